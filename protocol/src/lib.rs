@@ -1,1 +1,33 @@
-//! xtfs-protocol
+//! Everything that crosses the wire of an xtfs cell.
+//!
+//! A *cell* is one installation with its own certificate authority. Its parts talk by *calls*: a
+//! [`Request`] with a [`CallHeader`] and raw payload bytes goes one way, a [`Reply`] or an
+//! [`Error`] with payload bytes comes back. The same messages travel over QUIC between machines
+//! and as plain values inside one process.
+//!
+//! What always holds:
+//! - every call has a deadline, every length a bound that is checked before memory is taken;
+//! - bodies that arrive are validated before anything reads them;
+//! - an [`Error`] says what failed, which errno that is, and whether a retry can help.
+//!
+//! Read in this order:
+//! - [`ids`], [`time`], [`error`] — the vocabulary;
+//! - [`meta`], [`object`], [`directory`] — what can be asked of an MRC, an OSD and the directory;
+//! - [`message`] — the envelope around them;
+//! - [`env`] — clock, randomness and blocking work, replaceable in simulation;
+//! - [`transport`] — how a call reaches its service.
+#![warn(missing_docs)]
+
+pub mod capability;
+pub mod directory;
+pub mod env;
+pub mod error;
+pub mod ids;
+pub mod message;
+pub mod meta;
+pub mod object;
+pub mod time;
+pub mod transport;
+
+pub use error::{Code, Error, Result, Retry};
+pub use message::{Answer, Call, CallHeader, Reply, Request};
