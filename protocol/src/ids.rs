@@ -88,20 +88,24 @@ pub const NAME_BYTES_MAX: usize = 255;
 /// Longest symbolic link target in bytes.
 pub const TARGET_BYTES_MAX: usize = 4095;
 
-/// A file of a volume. Inode numbers are never used twice within one volume.
+/// The content of a regular file: what object keys and capabilities name.
+///
+/// It starts with the inode's own number. Truncation to nothing gives the file fresh, empty
+/// content under a new number, and the old content is deleted only when that is durable: a crash
+/// leaves either the old bytes or none, never a mixture.
 #[derive(
     Archive, Serialize, Deserialize, Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord,
 )]
 pub struct FileId {
     /// The volume.
     pub volume: VolumeId,
-    /// The inode number.
-    pub ino: Ino,
+    /// Number of the content within the volume; never used twice.
+    pub data: u64,
 }
 
 impl fmt::Display for FileId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}:{}", self.volume, self.ino)
+        write!(f, "{}:{}", self.volume, self.data)
     }
 }
 

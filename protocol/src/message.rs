@@ -1,5 +1,10 @@
 //! The envelope: what every call carries besides its operation.
 
+#![allow(
+    missing_docs,
+    reason = "rkyv derives undocumented items for enum variants; every item here has its text"
+)]
+
 use bytes::Bytes;
 use rkyv::{Archive, Deserialize, Serialize};
 

@@ -153,7 +153,7 @@ pub struct Entry {
     pub lease: Lease,
 }
 
-/// A truncation that the OSDs of a file may not have heard of yet. Whoever holds it applies it
+/// A truncation to a size above zero that the OSDs of a file may not have heard of yet. Whoever holds it applies it
 /// (idempotently) before it reads or writes, then reports [`MetaOp::TruncateDone`].
 #[derive(Archive, Serialize, Deserialize, Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PendingCut {
@@ -335,7 +335,7 @@ pub enum MetaOp {
         /// The caller has the file open for writing, so `size` needs no write permission now.
         by_handle: bool,
     },
-    /// The OSDs know of every truncation up to this epoch. Answer: [`MetaReply::Done`].
+    /// The OSDs carried out, and made durable, every truncation up to this epoch. Answer: [`MetaReply::Done`].
     TruncateDone {
         /// Inode.
         ino: Ino,
@@ -530,6 +530,8 @@ impl MetaOp {
 pub struct FileSummary {
     /// Inode.
     pub ino: Ino,
+    /// Number of its content (see [`FileId`](crate::ids::FileId)).
+    pub data: u64,
     /// Bytes.
     pub size: u64,
     /// Where its objects are.
@@ -554,17 +556,8 @@ pub enum MetaReply {
     Done,
     /// An inode.
     Entry(Entry),
-    /// An inode whose size was set: its OSDs are to be told.
-    Truncated {
-        /// The inode.
-        entry: Entry,
-        /// The cut to carry out, none where the file only grew and never shrank.
-        pending_cut: Option<PendingCut>,
-        /// Where the objects are.
-        placement: Placement,
-        /// What lets the client talk to the OSDs.
-        capability: Capability,
-    },
+    /// An inode whose size was set: its OSDs may have to be told.
+    Truncated(Box<Opened>),
     /// A file that is open.
     Opened(Box<Opened>),
     /// A page of a directory.
