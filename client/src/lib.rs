@@ -1,1 +1,2 @@
 //! xtfs-client
+pub mod admin;
