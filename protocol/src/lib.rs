@@ -14,20 +14,26 @@
 //! - [`ids`], [`time`], [`error`] — the vocabulary;
 //! - [`meta`], [`object`], [`directory`] — what can be asked of an MRC, an OSD and the directory;
 //! - [`message`] — the envelope around them;
+//! - [`capability`], [`keyring`] — what lets a client talk to OSDs, and the keys that sign it;
+//! - [`cell`] — the certificate authority of an installation and the identities it gives out;
 //! - [`env`] — clock, randomness and blocking work, replaceable in simulation;
 //! - [`transport`] — how a call reaches its service.
 #![warn(missing_docs)]
 
 pub mod capability;
+pub mod cell;
 pub mod directory;
 pub mod env;
 pub mod error;
 pub mod ids;
+pub mod keyring;
 pub mod message;
 pub mod meta;
 pub mod object;
 pub mod time;
 pub mod transport;
 
+pub use cell::{Cell, Identity};
 pub use error::{Code, Error, Result, Retry};
+pub use keyring::KeyRing;
 pub use message::{Answer, Call, CallHeader, Reply, Request};

@@ -1,10 +1,19 @@
 //! How a call reaches its service: narrow traits with several implementations.
+//!
+//! - [`local`] — within one process, as values;
+//! - [`fault`] — a decorator that delays, loses and repeats calls on purpose.
+
+pub mod fault;
+pub mod local;
 
 use std::sync::Arc;
 
 use async_trait::async_trait;
 
-use crate::error::Result;
+pub use fault::{FaultPlan, Faults, FaultyConnector, Target};
+pub use local::LocalConnector;
+
+use crate::error::{Code, Error, Result};
 use crate::ids::ServiceId;
 use crate::message::{Answer, Call};
 use crate::meta::Push;
@@ -57,6 +66,9 @@ pub struct Origin {
 }
 
 /// Something that answers calls: an MRC, an OSD.
+///
+/// A call is awaited until its deadline, also when its client goes away, and is then dropped where
+/// it waits. So what must not be torn apart is done between two waits or on a thread of its own.
 #[async_trait]
 pub trait Service: Send + Sync + 'static {
     /// Answers one call. Never panics, whatever it is asked.
@@ -81,4 +93,10 @@ pub trait Connector: Send + Sync + 'static {
     async fn osd(&self, id: ServiceId) -> Result<Arc<dyn Connection>>;
     /// Says who takes what services send unasked. Later calls replace earlier ones.
     fn set_push_handler(&self, handler: Arc<dyn PushHandler>);
+}
+
+/// The error of a call whose answer did not come in time. The same request may be sent again.
+fn timed_out(deadline_ms: u32) -> Error {
+    let context = format!("no answer within {deadline_ms} ms");
+    Error::retryable(Code::TimedOut, context, 0)
 }
