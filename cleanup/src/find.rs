@@ -160,7 +160,7 @@ mod tests {
     use super::*;
     use async_trait::async_trait;
     use std::sync::atomic::{AtomicU32, Ordering};
-    use xtfs_layout::Layout;
+    use xtfs_protocol::layout::Layout;
     use xtfs_protocol::directory::{
         DirectoryOp, DirectoryReply, ServiceInfo, ServiceKind, ServiceState,
     };

@@ -37,3 +37,5 @@ pub use cell::{Cell, Identity};
 pub use error::{Code, Error, Result, Retry};
 pub use keyring::KeyRing;
 pub use message::{Answer, Call, CallHeader, Reply, Request};
+/// How files are cut: part of the messages, so that whoever speaks them needs nothing else.
+pub use xtfs_layout as layout;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use async_trait::async_trait;
-use xtfs_layout::Layout;
+use xtfs_protocol::layout::Layout;
 use xtfs_protocol::directory::{
     DirectoryOp, DirectoryReply, ServiceInfo, ServiceKind, ServiceState,
 };
