@@ -16,6 +16,7 @@
 //! - [`message`] — the envelope around them;
 //! - [`capability`], [`keyring`] — what lets a client talk to OSDs, and the keys that sign it;
 //! - [`cell`] — the certificate authority of an installation and the identities it gives out;
+//! - [`frame`] — the bytes of a message;
 //! - [`env`] — clock, randomness and blocking work, replaceable in simulation;
 //! - [`transport`] — how a call reaches its service.
 #![warn(missing_docs)]
@@ -25,6 +26,7 @@ pub mod cell;
 pub mod directory;
 pub mod env;
 pub mod error;
+pub mod frame;
 pub mod ids;
 pub mod keyring;
 pub mod message;

@@ -25,6 +25,8 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 
 pub use identity::Identity;
+pub(crate) use identity::server_name;
+pub(crate) use subject::peer_of;
 
 use authority::Authority;
 

@@ -1,10 +1,12 @@
 //! How a call reaches its service: narrow traits with several implementations.
 //!
 //! - [`local`] — within one process, as values;
+//! - [`quic`] — between machines;
 //! - [`fault`] — a decorator that delays, loses and repeats calls on purpose.
 
 pub mod fault;
 pub mod local;
+pub mod quic;
 
 use std::sync::Arc;
 
@@ -12,6 +14,7 @@ use async_trait::async_trait;
 
 pub use fault::{FaultPlan, Faults, FaultyConnector, Target};
 pub use local::LocalConnector;
+pub use quic::{QuicConnector, QuicServer};
 
 use crate::error::{Code, Error, Result};
 use crate::ids::ServiceId;
