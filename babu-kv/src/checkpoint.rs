@@ -1,0 +1,76 @@
+//! Checkpoints: the database as of now in another folder, at the cost of a few hard links.
+//!
+//! Tables never change and closed log segments never change either. So the log goes on in a new segment, and then tables and closed segments
+//! are linked, and a manifest is written that names them.
+
+use crate::{
+    core::Core,
+    error::{Context, Error, Result},
+    fs::Open,
+    log::format,
+    manifest::{Manifest, edit::Edit},
+};
+use std::{path::Path, sync::atomic::Ordering::Relaxed};
+
+impl Core {
+    /// Makes a database in `destination`, on the same file system, with all that was committed before.
+    pub(crate) fn checkpoint(&self, destination: &Path) -> Result<()> {
+        self.check_open()?;
+        let fs = &*self.tables.fs;
+        fs.create_dir_all(destination).at("create", destination)?;
+        if !fs.list(destination).at("list", destination)?.is_empty() {
+            return Err(Error::invalid(format!(
+                "{} is not empty",
+                destination.display()
+            )));
+        }
+        self.rotate_log()?;
+        self.syncs.wait(self, self.visible())?;
+        let current = self.current_segment().unwrap_or(u64::MAX);
+        // As long as the manifest stands still, no table and no segment that it needs is removed.
+        let manifest = self.manifest.lock();
+        let state = self.state();
+        for table in state.version.tables() {
+            let name = crate::table::format::table_name(table.meta.number);
+            self.link(destination, &name)?;
+        }
+        let log_number = state.version.log_number;
+        for number in log_number..current {
+            let name = format::segment_name(number);
+            // Failed rotations leave numbers without a file.
+            if fs
+                .exists(&self.tables.dir.join(&name))
+                .at("look up", &self.tables.dir)?
+            {
+                self.link(destination, &name)?;
+            }
+        }
+        if log_number >= current {
+            let path = destination.join(format::segment_name(log_number));
+            let file = fs.open(&path, Open::CreateNew).at("create", &path)?;
+            file.write_at(&format::segment_header(log_number), 0)
+                .at("write", &path)?;
+            file.sync_data().at("sync", &path)?;
+        }
+        let number = self.next_file.load(Relaxed);
+        let edit = Edit {
+            next_file: Some(number + 1),
+            ..state.version.as_edit()
+        };
+        let indices = manifest.indices.clone();
+        drop(manifest);
+        Manifest::create(fs, destination, number, edit, indices)?;
+        match destination.parent() {
+            Some(parent) => fs.sync_dir(parent).at("sync", parent),
+            None => Ok(()),
+        }
+    }
+
+    fn link(&self, destination: &Path, name: &str) -> Result<()> {
+        let to = destination.join(name);
+        self.tables
+            .fs
+            .hard_link(&self.tables.dir.join(name), &to)
+            .at("link", &to)
+    }
+}

@@ -1,0 +1,130 @@
+//! The order of writers.
+//!
+//! One writer at a time *leads*. A writer that finds nobody leading leads at once and does its own write; those that come meanwhile queue up.
+//! The leader hands over to the first in the queue, who takes all the others with it into one write. No thread stands in between, and no lock is
+//! held while the leader works: leadership is a flag in the queue.
+
+use crate::{error::Result, log::writer::Request};
+use parking_lot::{Condvar, Mutex};
+use std::{collections::VecDeque, mem, sync::Arc};
+
+/// Bytes of one write that a leader takes on for others. The queue itself is bounded by the number of writing threads.
+const GROUP_BYTES: usize = 1 << 20;
+
+#[derive(Default)]
+pub(crate) struct Writers {
+    queue: Mutex<Queue>,
+}
+
+#[derive(Default)]
+struct Queue {
+    leading: bool,
+    waiting: VecDeque<Arc<Waiter>>,
+}
+
+/// A writer in the queue.
+pub(crate) struct Waiter {
+    slot: Mutex<Slot>,
+    wake: Condvar,
+}
+
+enum Slot {
+    /// Without a request it wants to lead, not to write.
+    Waiting(Option<Request>),
+    Leads(Option<Request>),
+    Taken,
+    Done(Result<u64>),
+}
+
+/// What became of a writer.
+pub(crate) enum Turn<'a> {
+    Leads(Lead<'a>, Option<Request>),
+    Done(Result<u64>),
+}
+
+/// Leadership; passed on when dropped.
+pub(crate) struct Lead<'a>(&'a Writers);
+
+impl Writers {
+    /// Waits until the request was written by another, or the caller leads.
+    pub(crate) fn enter(&self, request: Option<Request>) -> Turn<'_> {
+        let mut queue = self.queue.lock();
+        if !queue.leading {
+            queue.leading = true;
+            return Turn::Leads(Lead(self), request);
+        }
+        let waiter = Arc::new(Waiter {
+            slot: Mutex::new(Slot::Waiting(request)),
+            wake: Condvar::new(),
+        });
+        queue.waiting.push_back(waiter.clone());
+        drop(queue);
+        let mut slot = waiter.slot.lock();
+        loop {
+            match mem::replace(&mut *slot, Slot::Taken) {
+                Slot::Leads(request) => return Turn::Leads(Lead(self), request),
+                Slot::Done(result) => return Turn::Done(result),
+                other => *slot = other,
+            }
+            waiter.wake.wait(&mut slot);
+        }
+    }
+
+    /// Waits until the caller leads.
+    pub(crate) fn lead(&self) -> Lead<'_> {
+        loop {
+            if let Turn::Leads(lead, _) = self.enter(None) {
+                return lead;
+            }
+        }
+    }
+}
+
+impl Lead<'_> {
+    /// The requests at the head of the queue, up to one that wants to lead.
+    pub(crate) fn gather(&self) -> (Vec<Arc<Waiter>>, Vec<Request>) {
+        let (mut waiters, mut requests, mut bytes) = (Vec::new(), Vec::new(), 0);
+        let mut queue = self.0.queue.lock();
+        while bytes < GROUP_BYTES
+            && let Some(waiter) = queue.waiting.front()
+        {
+            let mut slot = waiter.slot.lock();
+            match mem::replace(&mut *slot, Slot::Taken) {
+                Slot::Waiting(Some(request)) => {
+                    bytes += request.record.len();
+                    requests.push(request);
+                }
+                other => {
+                    *slot = other;
+                    break;
+                }
+            }
+            drop(slot);
+            waiters.extend(queue.waiting.pop_front());
+        }
+        (waiters, requests)
+    }
+}
+
+impl Drop for Lead<'_> {
+    fn drop(&mut self) {
+        let mut queue = self.0.queue.lock();
+        let Some(next) = queue.waiting.pop_front() else {
+            queue.leading = false;
+            return;
+        };
+        drop(queue);
+        let mut slot = next.slot.lock();
+        if let Slot::Waiting(request) = mem::replace(&mut *slot, Slot::Taken) {
+            *slot = Slot::Leads(request);
+        }
+        next.wake.notify_one();
+    }
+}
+
+impl Waiter {
+    pub(crate) fn answer(&self, result: Result<u64>) {
+        *self.slot.lock() = Slot::Done(result);
+        self.wake.notify_one();
+    }
+}

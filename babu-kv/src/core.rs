@@ -1,0 +1,421 @@
+//! The database behind its handles: who may touch what.
+//!
+//! | field | changed by | under |
+//! |---|---|---|
+//! | `state` | leading writer (rotation), flush, compaction | its write lock, only to swap the pointer |
+//! | `visible` | leading writer | leadership |
+//! | `log` | leading writer | leadership (the mutex is never contended) |
+//! | `manifest` | flush, compaction, `index` | its mutex, also over the sync of the manifest; writers and readers never take it |
+//!
+//! Order of locks: leadership, `log`, `flushing` or `compacting`, `manifest`, `state`, and inside `SyncPoint` its own.
+
+use crate::{
+    batch::Batch,
+    commit::{Lead, Turn, Writers},
+    error::{Context, Error, Result},
+    fs::Lock,
+    log::{
+        format,
+        writer::{LogWriter, Request, Written},
+    },
+    manifest::{Manifest, edit::Edit},
+    memtable::Memtable,
+    options::{Background, Options},
+    state::{State, Waiting},
+    stats::Counters,
+    sync::SyncPoint,
+    table::{TableMeta, Tables},
+    worker::Work,
+};
+use parking_lot::{Mutex, RwLock};
+use std::{
+    mem,
+    sync::{
+        Arc,
+        atomic::{
+            AtomicBool, AtomicU32, AtomicU64, Ordering::Acquire, Ordering::Relaxed,
+            Ordering::Release,
+        },
+    },
+};
+
+/// Longest name of an index in bytes.
+const NAME_BYTES_MAX: usize = 255;
+/// Most indices in a database.
+const INDICES_MAX: u32 = 1 << 20;
+
+pub(crate) struct Core {
+    pub options: Options,
+    pub tables: Arc<Tables>,
+    pub manifest: Mutex<Manifest>,
+    pub next_file: AtomicU64,
+    pub syncs: SyncPoint,
+    pub work: Work,
+    pub flushing: Mutex<()>,
+    pub compacting: Mutex<crate::compact::Places>,
+    pub counters: Counters,
+    state: RwLock<Arc<State>>,
+    visible: AtomicU64,
+    index_count: AtomicU32,
+    writers: Writers,
+    log: Mutex<LogWriter>,
+    oldest_log: AtomicU64,
+    closed: AtomicBool,
+    lock: Mutex<Option<Box<dyn Lock>>>,
+}
+
+/// What `open` found.
+pub(crate) struct Opened {
+    pub options: Options,
+    pub tables: Arc<Tables>,
+    pub lock: Box<dyn Lock>,
+    pub manifest: Manifest,
+    pub next_file: u64,
+    pub state: State,
+    pub last: u64,
+    pub next_segment: u64,
+}
+
+impl Core {
+    pub(crate) fn new(opened: Opened) -> Core {
+        let Opened {
+            options,
+            tables,
+            lock,
+            manifest,
+            next_file,
+            state,
+            last,
+            next_segment,
+        } = opened;
+        let log = LogWriter::new(
+            tables.fs.clone(),
+            tables.dir.clone(),
+            next_segment,
+            last + 1,
+        );
+        Core {
+            options,
+            index_count: AtomicU32::new(manifest.indices.values().copied().max().unwrap_or(0)),
+            manifest: Mutex::new(manifest),
+            next_file: AtomicU64::new(next_file),
+            syncs: SyncPoint::new(last),
+            work: Work::default(),
+            flushing: Mutex::default(),
+            compacting: Mutex::default(),
+            counters: Counters::default(),
+            oldest_log: AtomicU64::new(state.version.log_number),
+            state: RwLock::new(Arc::new(state)),
+            visible: AtomicU64::new(last),
+            writers: Writers::default(),
+            log: Mutex::new(log),
+            closed: AtomicBool::new(false),
+            lock: Mutex::new(Some(lock)),
+            tables,
+        }
+    }
+
+    pub(crate) fn is_closed(&self) -> bool {
+        self.closed.load(Acquire)
+    }
+
+    pub(crate) fn check_open(&self) -> Result<()> {
+        if self.is_closed() {
+            Err(Error::Closed)
+        } else {
+            Ok(())
+        }
+    }
+
+    pub(crate) fn state(&self) -> Arc<State> {
+        self.state.read().clone()
+    }
+
+    /// State and sequence number of one instant. Both are read under the lock, because a rotation between them would leave batches out.
+    pub(crate) fn now(&self) -> (Arc<State>, u64) {
+        let state = self.state.read();
+        let sequence = self.visible.load(Acquire);
+        (state.clone(), sequence)
+    }
+
+    fn change_state(&self, change: impl FnOnce(&mut State)) {
+        let mut state = self.state.write();
+        let mut next = (**state).clone();
+        change(&mut next);
+        let old = mem::replace(&mut *state, Arc::new(next));
+        drop(state);
+        // Perhaps the last holder of a memtable; readers need not wait for its end.
+        drop(old);
+    }
+
+    /// Writes a batch to the log and makes it visible; gives the number of its last operation.
+    pub(crate) fn commit(&self, batch: Batch) -> Result<u64> {
+        self.check_open()?;
+        if batch.is_empty() && batch.is_sound() {
+            return Ok(self.visible.load(Acquire));
+        }
+        let (record, count) = batch.into_record(self.index_count.load(Acquire))?;
+        let result = match self.writers.enter(Some(Request { record, count })) {
+            Turn::Done(result) => result,
+            Turn::Leads(lead, Some(request)) => self.write_group(&lead, request),
+            Turn::Leads(_, None) => Err(Error::Closed),
+        };
+        if self.options.background == Background::Inline {
+            self.maintain();
+        }
+        result
+    }
+
+    fn write_group(&self, lead: &Lead<'_>, first: Request) -> Result<u64> {
+        let (waiters, others) = lead.gather();
+        let written = self.check_open().and_then(|()| self.write(first, others));
+        let (first, others) = match written {
+            Ok(written) => written,
+            Err(error) => {
+                waiters.iter().for_each(|w| w.answer(Err(error.clone())));
+                return Err(error);
+            }
+        };
+        for (waiter, other) in waiters.iter().zip(&others) {
+            waiter.answer(Ok(other.last()));
+        }
+        Ok(first.last())
+    }
+
+    /// The leader's work: log, memtable, publication.
+    fn write(&self, first: Request, others: Vec<Request>) -> Result<(Written, Vec<Written>)> {
+        let mut log = self.log.lock();
+        self.make_room(&mut log)?;
+        self.make_log_ready(&mut log)?;
+        let (first, others) = log.write(first, others, self.syncs.durable())?;
+        let batches = || std::iter::once(&first).chain(&others);
+        self.syncs.wrote(batches());
+        let active = self.state().active.clone();
+        for batch in batches() {
+            // The records were encoded by `Batch`.
+            let taken = active.apply(&batch.record, batch.sequence, batch.count);
+            debug_assert!(taken.is_some());
+        }
+        let last = others.last().unwrap_or(&first).last();
+        self.visible.store(last, Release);
+        self.counters
+            .commits
+            .fetch_add(1 + others.len() as u64, Relaxed);
+        self.counters.log_writes.fetch_add(1, Relaxed);
+        Ok((first, others))
+    }
+
+    /// A segment that can be written to.
+    fn make_log_ready(&self, log: &mut LogWriter) -> Result<()> {
+        if log.poisoned {
+            self.restart(log)?;
+        }
+        if log.segment().is_none() {
+            let segment = log.rotate()?;
+            self.syncs.add_segment(segment);
+        }
+        Ok(())
+    }
+
+    fn restart(&self, log: &mut LogWriter) -> Result<()> {
+        let (durable, records) = self.syncs.undurable();
+        let segment = log.restart(durable, &records)?;
+        self.syncs.restarted(segment);
+        Ok(())
+    }
+
+    /// After a failed sync: goes on in a new segment that repeats what is not durable. Gives segment and the last number in it.
+    pub(crate) fn restart_log(&self) -> Result<(Arc<crate::log::writer::Segment>, u64)> {
+        self.check_open()?;
+        let _lead = self.writers.lead();
+        let mut log = self.log.lock();
+        log.poisoned = true;
+        self.restart(&mut log)?;
+        let segment = log.segment().cloned().ok_or(Error::Closed)?;
+        Ok((segment, self.syncs.written()))
+    }
+
+    /// Rotates a full memtable, waiting for flushes when too many are full already.
+    fn make_room(&self, log: &mut LogWriter) -> Result<()> {
+        if self.state().active.bytes() < self.options.memtable_bytes {
+            Ok(())
+        } else {
+            self.rotate(log)
+        }
+    }
+
+    fn rotate(&self, log: &mut LogWriter) -> Result<()> {
+        self.wait_for_flush()?;
+        if log.poisoned {
+            self.restart(log)?;
+        }
+        let segment = log.rotate()?;
+        let next_log = segment.number;
+        self.syncs.add_segment(segment);
+        self.change_state(|state| {
+            let memtable = mem::replace(&mut state.active, Arc::new(Memtable::new()));
+            state.waiting.insert(0, Waiting { memtable, next_log });
+        });
+        self.work.wake_flush();
+        Ok(())
+    }
+
+    fn has_room(&self) -> bool {
+        self.state().waiting.len() < self.options.memtables_waiting
+    }
+
+    fn wait_for_flush(&self) -> Result<()> {
+        match self.options.background {
+            Background::Inline => {
+                while !self.has_room() {
+                    self.flush_oldest()?;
+                }
+                Ok(())
+            }
+            Background::Threads => {
+                if self.has_room() {
+                    return Ok(());
+                }
+                self.counters.stalls.fetch_add(1, Relaxed);
+                self.work
+                    .wait_for_flush(|| self.has_room(), || self.is_closed())
+            }
+        }
+    }
+
+    /// Flushes all that was committed before.
+    pub(crate) fn flush(&self) -> Result<()> {
+        self.check_open()?;
+        {
+            let _lead = self.writers.lead();
+            let mut log = self.log.lock();
+            if !self.state().active.is_empty() {
+                self.rotate(&mut log)?;
+            }
+        }
+        let through = self.visible.load(Acquire);
+        while self
+            .state()
+            .waiting
+            .last()
+            .is_some_and(|w| w.memtable.sequence_max() <= through)
+        {
+            self.flush_oldest()?;
+        }
+        self.work.wake_compaction();
+        Ok(())
+    }
+
+    /// Closes the current log segment, so that all closed ones together hold whatever was committed before.
+    pub(crate) fn rotate_log(&self) -> Result<()> {
+        let _lead = self.writers.lead();
+        let mut log = self.log.lock();
+        self.make_log_ready(&mut log)?;
+        let segment = log.rotate()?;
+        self.syncs.add_segment(segment);
+        Ok(())
+    }
+
+    /// The number of the segment that is written to; those before it do not change any more.
+    pub(crate) fn current_segment(&self) -> Option<u64> {
+        let _lead = self.writers.lead();
+        self.log.lock().segment().map(|s| s.number)
+    }
+
+    /// Makes an edit durable and swaps in the version after it, with further changes of the state.
+    pub(crate) fn install(&self, edit: &Edit, change: impl FnOnce(&mut State)) -> Result<()> {
+        let mut manifest = self.manifest.lock();
+        let now = self.state().version.clone();
+        let version = Arc::new(manifest.commit(&self.tables, &now, edit, &self.next_file)?);
+        self.change_state(|state| {
+            state.version = version;
+            change(state);
+        });
+        Ok(())
+    }
+
+    /// Removes tables that no manifest names, because writing them or naming them failed.
+    pub(crate) fn discard(&self, tables: &[TableMeta]) {
+        // After a failed sync of the manifest they may be named in it all the same. Then the next open finds out.
+        if !self.manifest.lock().is_broken() {
+            for table in tables {
+                let _ = self.tables.fs.remove(&self.tables.path(table.number));
+            }
+        }
+    }
+
+    /// Removes log segments before `log_number`, which the manifest no longer needs.
+    pub(crate) fn purge_log(&self, log_number: u64) {
+        let from = self.oldest_log.fetch_max(log_number, Relaxed);
+        for number in from..log_number {
+            // What cannot be removed now is removed at the next open; failed rotations leave numbers without a file.
+            let _ = self
+                .tables
+                .fs
+                .remove(&self.tables.dir.join(format::segment_name(number)));
+        }
+    }
+
+    /// The number of the index of this name, created durably when missing.
+    pub(crate) fn index(&self, name: &str) -> Result<u32> {
+        self.check_open()?;
+        if name.is_empty() || name.len() > NAME_BYTES_MAX {
+            return Err(Error::invalid("the name of an index has 1 to 255 bytes"));
+        }
+        let mut manifest = self.manifest.lock();
+        if let Some(id) = manifest.indices.get(name) {
+            return Ok(*id);
+        }
+        let id = self.index_count.load(Acquire) + 1;
+        if id > INDICES_MAX {
+            return Err(Error::invalid("a database has at most 1048576 indices"));
+        }
+        let edit = Edit {
+            indices: vec![(id, name.to_string())],
+            ..Edit::default()
+        };
+        let now = self.state().version.clone();
+        // The version does not change.
+        manifest.commit(&self.tables, &now, &edit, &self.next_file)?;
+        self.index_count.store(id, Release);
+        Ok(id)
+    }
+
+    pub(crate) fn visible(&self) -> u64 {
+        self.visible.load(Acquire)
+    }
+
+    /// Ends the log and lets go of the folder. Background threads have ended. Only the first call does something.
+    pub(crate) fn shut_down(&self) -> Result<()> {
+        if self.lock.lock().is_none() {
+            return Ok(());
+        }
+        let synced = self.syncs.wait(self, self.visible());
+        let lead = self.writers.lead();
+        let mut log = self.log.lock();
+        self.closed.store(true, Release);
+        let mut result = synced;
+        if result.is_ok() && !log.poisoned {
+            let durable = self.syncs.durable();
+            if durable < self.visible() {
+                result = Err(Error::Closed);
+            }
+            result = result.and_then(|()| log.write_end(durable));
+            if let (Ok(()), Some(segment)) = (&result, log.segment()) {
+                result = segment.sync(&*self.tables.fs);
+            }
+        }
+        drop(log);
+        drop(lead);
+        *self.lock.lock() = None;
+        result
+    }
+
+    /// Syncs the folder, after files were created in it.
+    pub(crate) fn sync_dir(&self) -> Result<()> {
+        self.tables
+            .fs
+            .sync_dir(&self.tables.dir)
+            .at("sync", &self.tables.dir)
+    }
+}

@@ -1,0 +1,237 @@
+//! The handles that users hold.
+
+use crate::{
+    batch::Batch,
+    core::Core,
+    error::Result,
+    iter::Iter,
+    keys,
+    options::{Background, Durability, Options},
+    slice::Value,
+    snapshot::Snapshot,
+    stats::{LevelStats, Stats},
+    worker,
+};
+use parking_lot::Mutex;
+use std::{
+    fmt,
+    ops::Bound,
+    path::Path,
+    sync::{Arc, atomic::Ordering::Relaxed},
+    thread::JoinHandle,
+};
+
+/// An open database; clones share it.
+///
+/// It is closed by [`Database::close`] or when the last clone is dropped. Both sync the log, end the threads and release the folder.
+#[derive(Clone)]
+pub struct Database(Arc<Handle>);
+
+struct Handle {
+    core: Arc<Core>,
+    threads: Mutex<Vec<JoinHandle<()>>>,
+}
+
+/// An ordered map of bytes to bytes inside a database.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Index {
+    name: Arc<str>,
+    id: u32,
+}
+
+impl Index {
+    /// The name.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The number, which stays the same for the life of the database.
+    pub fn id(&self) -> u32 {
+        self.id
+    }
+}
+
+/// A committed batch.
+#[derive(Clone)]
+pub struct Ticket {
+    core: Arc<Core>,
+    sequence: u64,
+}
+
+impl Ticket {
+    /// The number of the last operation of the batch.
+    pub fn sequence(&self) -> u64 {
+        self.sequence
+    }
+
+    /// Waits until the batch survives power loss, and does what is needed for it. After an error the batch is still visible, and may or may not
+    /// survive.
+    pub fn wait_durable(&self) -> Result<()> {
+        self.core.syncs.wait(&self.core, self.sequence)
+    }
+}
+
+impl fmt::Debug for Ticket {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Ticket")
+            .field("sequence", &self.sequence)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Database {
+    /// Opens the database in `dir`, creating it when there is none. The folder is locked: a second open, from here or elsewhere, gives
+    /// [`Error::Locked`](crate::Error::Locked).
+    pub fn open(dir: &Path, options: Options) -> Result<Database> {
+        let core = Arc::new(crate::open::open(dir, options)?);
+        let threads = match core.options.background {
+            Background::Threads => worker::start(&core)?,
+            Background::Inline => Vec::new(),
+        };
+        core.work.wake_flush();
+        Ok(Database(Arc::new(Handle {
+            core,
+            threads: Mutex::new(threads),
+        })))
+    }
+
+    fn core(&self) -> &Arc<Core> {
+        &self.0.core
+    }
+
+    /// The index of this name, created durably when missing. Names have 1 to 255 bytes.
+    pub fn index(&self, name: &str) -> Result<Index> {
+        Ok(Index {
+            id: self.core().index(name)?,
+            name: name.into(),
+        })
+    }
+
+    /// Writes a batch. When it returns, the batch is visible and survives the end of this process; [`Ticket::wait_durable`] makes it survive power
+    /// loss. After an error nothing of it is visible.
+    pub fn commit(&self, batch: Batch) -> Result<Ticket> {
+        let sequence = self.core().commit(batch)?;
+        Ok(Ticket {
+            core: self.core().clone(),
+            sequence,
+        })
+    }
+
+    /// Writes a batch with the durability asked for; gives the number of its last operation.
+    pub fn write(&self, batch: Batch, durability: Durability) -> Result<u64> {
+        let sequence = self.core().commit(batch)?;
+        if durability == Durability::Synced {
+            self.core().syncs.wait(self.core(), sequence)?;
+        }
+        Ok(sequence)
+    }
+
+    /// Makes everything that was committed before survive power loss.
+    pub fn sync(&self) -> Result<()> {
+        self.core().syncs.wait(self.core(), self.core().visible())
+    }
+
+    /// The value of `key` as of now.
+    pub fn get(&self, index: &Index, key: &[u8]) -> Result<Option<Value>> {
+        self.core().check_open()?;
+        let (state, sequence) = self.core().now();
+        keys::with_full_key(index.id, key, |full| state.get(full, sequence))
+    }
+
+    /// All indices as they are now.
+    pub fn snapshot(&self) -> Snapshot {
+        let (state, sequence) = self.core().now();
+        Snapshot { state, sequence }
+    }
+
+    /// Entries between two bounds, on a new snapshot.
+    pub fn range(&self, index: &Index, from: Bound<&[u8]>, to: Bound<&[u8]>) -> Iter {
+        self.snapshot().range(index, from, to)
+    }
+
+    /// Entries whose key starts with `prefix`, on a new snapshot.
+    pub fn prefix(&self, index: &Index, prefix: &[u8]) -> Iter {
+        self.snapshot().prefix(index, prefix)
+    }
+
+    /// Writes all that was committed before to tables, and waits for it.
+    pub fn flush(&self) -> Result<()> {
+        self.core().flush()
+    }
+
+    /// Merges all tables into one level, and waits for it. Nothing deleted is left on disk then, unless a snapshot holds it.
+    pub fn compact(&self) -> Result<()> {
+        self.core().compact_all()
+    }
+
+    /// Makes a copy in the folder `destination`, which must be empty or missing and on the same file system. It has at least all that was committed
+    /// before, opens as a database of its own, and costs a few hard links.
+    pub fn checkpoint(&self, destination: &Path) -> Result<()> {
+        self.core().checkpoint(destination)
+    }
+
+    /// The database in numbers.
+    pub fn stats(&self) -> Stats {
+        let core = self.core();
+        let state = core.state();
+        let waiting: usize = state.waiting.iter().map(|w| w.memtable.bytes()).sum();
+        let level = |tables: &Vec<Arc<crate::table::Table>>| LevelStats {
+            tables: tables.len(),
+            bytes: tables.iter().map(|t| t.meta.size).sum(),
+            entries: tables.iter().map(|t| t.meta.entries).sum(),
+            tombstones: tables.iter().map(|t| t.meta.tombstones).sum(),
+        };
+        Stats {
+            sequence_visible: core.visible(),
+            sequence_durable: core.syncs.durable(),
+            memtable_bytes: state.active.bytes() + waiting,
+            memtables_waiting: state.waiting.len(),
+            cache_bytes: core.tables.cache.bytes(),
+            cache_hits: core.tables.cache.hits.load(Relaxed),
+            cache_misses: core.tables.cache.misses.load(Relaxed),
+            index_bytes: state.version.tables().map(|t| t.resident_bytes()).sum(),
+            levels: state.version.levels.iter().map(level).collect(),
+            commits: core.counters.commits.load(Relaxed),
+            log_writes: core.counters.log_writes.load(Relaxed),
+            stalls: core.counters.stalls.load(Relaxed),
+            flushes: core.counters.flushes.load(Relaxed),
+            flushed_bytes: core.counters.flushed_bytes.load(Relaxed),
+            compactions: core.counters.compactions.load(Relaxed),
+            compacted_bytes: core.counters.compacted_bytes.load(Relaxed),
+            background_failures: core.counters.background_failures.load(Relaxed),
+            removals_failed: core.tables.removals_failed.load(Relaxed),
+        }
+    }
+
+    /// Closes the database for all clones. What was committed is durable when it returns without an error. Snapshots and
+    /// iterators stay usable until the database is opened again; then they may fail, because files that they read from may be gone.
+    pub fn close(self) -> Result<()> {
+        self.0.shut_down()
+    }
+}
+
+impl Handle {
+    fn shut_down(&self) -> Result<()> {
+        self.core.work.stop();
+        for thread in self.threads.lock().drain(..) {
+            // A panic of the thread was reported when it happened.
+            let _ = thread.join();
+        }
+        self.core.shut_down()
+    }
+}
+
+impl Drop for Handle {
+    fn drop(&mut self) {
+        // Who wants to know of errors calls `close`.
+        let _ = self.shut_down();
+    }
+}
+
+impl fmt::Debug for Database {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Database")
+            .field("dir", &self.core().tables.dir)
+            .finish_non_exhaustive()
+    }
+}

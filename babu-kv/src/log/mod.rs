@@ -1,0 +1,5 @@
+//! The log: what is committed, in order, before it reaches a table.
+
+pub(crate) mod format;
+pub(crate) mod reader;
+pub(crate) mod writer;

@@ -1,0 +1,296 @@
+//! Reads the log back after a crash or a clean end. The rules are in `format.rs`; what they come to:
+//!
+//! Batches are taken in order of their numbers, across segments. Where the order breaks (bytes that do not check, or a missing number) lies
+//! the end of the log, unless a record after it shows that what is missing had been durable: then the log is damaged, which is an error. Up to
+//! where a restart record says, nothing may be missing either.
+
+use super::format::{self, Payload, RECORD_HEADER_BYTES, SEGMENT_HEADER_BYTES};
+use crate::{
+    coding::Decoder,
+    error::{Context, Error, Result},
+    fs::{Fs, Open},
+    keys,
+    manifest::read_file,
+    memtable::Memtable,
+    state::Waiting,
+};
+use format::{OPERATIONS_AT, Operation};
+use std::{
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+pub(crate) struct Replayed {
+    /// From new to old; they were full.
+    pub waiting: Vec<Waiting>,
+    pub active: Arc<Memtable>,
+    /// The last sequence number.
+    pub last: u64,
+}
+
+pub(crate) struct Replay<'a> {
+    pub fs: &'a dyn Fs,
+    pub dir: &'a Path,
+    /// All up to it is in tables.
+    pub flushed: u64,
+    /// The number of the last index.
+    pub indices: u32,
+    pub memtable_bytes: usize,
+}
+
+/// Why reading stopped before the end of a segment.
+enum Stop {
+    /// What follows is void because of a restart record in a later segment.
+    Void,
+    /// The order breaks at this offset.
+    Break(usize, &'static str),
+}
+
+struct Progress {
+    waiting: Vec<Waiting>,
+    active: Memtable,
+    last: u64,
+}
+
+impl Replay<'_> {
+    fn path(&self, segment: u64) -> PathBuf {
+        self.dir.join(format::segment_name(segment))
+    }
+
+    /// Takes in all batches of `segments` (ascending), cuts what is torn, and makes the rest durable.
+    pub(crate) fn run(&self, segments: &[u64]) -> Result<Replayed> {
+        let limits = self.limits(segments)?;
+        let mut progress = Progress {
+            waiting: Vec::new(),
+            active: Memtable::new(),
+            last: self.flushed,
+        };
+        for (n, segment) in segments.iter().enumerate() {
+            let path = self.path(*segment);
+            let bytes = read_file(self.fs, &path)?;
+            match self.read(*segment, &bytes, limits[n], &mut progress)? {
+                Some(Stop::Break(offset, what)) if limits[n] == u64::MAX => {
+                    self.cut(&segments[n..], &bytes, offset, what, progress.last)?;
+                    break;
+                }
+                Some(Stop::Break(offset, what)) if progress.last < limits[n] => {
+                    return Err(Error::corrupt(&path, offset as u64, what));
+                }
+                Some(_) | None => {}
+            }
+        }
+        for segment in segments {
+            let path = self.path(*segment);
+            if self.fs.exists(&path).at("look up", &path)? {
+                let file = self.fs.open(&path, Open::Write).at("open", &path)?;
+                file.sync_data().at("sync", &path)?;
+            }
+        }
+        Ok(Replayed {
+            waiting: progress.waiting,
+            active: Arc::new(progress.active),
+            last: progress.last,
+        })
+    }
+
+    /// For each segment the last sequence number that counts there, given the restart records of later ones.
+    fn limits(&self, segments: &[u64]) -> Result<Vec<u64>> {
+        let mut limits = vec![u64::MAX; segments.len()];
+        let mut limit = u64::MAX;
+        for (n, segment) in segments.iter().enumerate().rev() {
+            limits[n] = limit;
+            let bytes = read_file(self.fs, &self.path(*segment))?;
+            if format::segment_header_checks(&bytes, *segment)
+                && let Some(record) = format::check_record(&bytes, *segment, SEGMENT_HEADER_BYTES)
+                && let Some(Payload::Restart { after, .. }) = format::decode(
+                    &bytes[SEGMENT_HEADER_BYTES..SEGMENT_HEADER_BYTES + record.length],
+                )
+            {
+                limit = limit.min(after);
+            }
+        }
+        Ok(limits)
+    }
+
+    fn read(
+        &self,
+        segment: u64,
+        bytes: &[u8],
+        limit: u64,
+        progress: &mut Progress,
+    ) -> Result<Option<Stop>> {
+        if bytes.is_empty() {
+            return Ok(None);
+        }
+        if !format::segment_header_checks(bytes, segment) {
+            return Ok(Some(Stop::Break(
+                0,
+                "the header of the segment does not check",
+            )));
+        }
+        let mut at = SEGMENT_HEADER_BYTES;
+        while at < bytes.len() {
+            let Some(checked) = format::check_record(bytes, segment, at) else {
+                return Ok(Some(Stop::Break(at, "a record does not check")));
+            };
+            let record = &bytes[at..at + checked.length];
+            let ill = || {
+                Error::corrupt(
+                    &self.path(segment),
+                    at as u64,
+                    "a record is not well formed",
+                )
+            };
+            match format::decode(record).ok_or_else(ill)? {
+                Payload::Batch { sequence, count } => {
+                    if let Some(stop) =
+                        self.take(segment, at, record, (sequence, count), limit, progress)?
+                    {
+                        return Ok(Some(stop));
+                    }
+                }
+                Payload::Restart { records, .. } => {
+                    for range in records {
+                        let Some(Payload::Batch { sequence, count }) =
+                            format::decode(&record[range.clone()])
+                        else {
+                            return Err(ill());
+                        };
+                        if let Some(stop) = self.take(
+                            segment,
+                            at,
+                            &record[range],
+                            (sequence, count),
+                            limit,
+                            progress,
+                        )? {
+                            return Ok(Some(stop));
+                        }
+                    }
+                }
+                Payload::End => {}
+            }
+            at += checked.length;
+        }
+        Ok(None)
+    }
+
+    /// Takes in one batch, or says why not.
+    fn take(
+        &self,
+        segment: u64,
+        at: usize,
+        record: &[u8],
+        (sequence, count): (u64, u32),
+        limit: u64,
+        progress: &mut Progress,
+    ) -> Result<Option<Stop>> {
+        let last = sequence + u64::from(count) - 1;
+        if sequence > limit {
+            return Ok(Some(Stop::Void));
+        }
+        if last <= progress.last {
+            return Ok(None);
+        }
+        if sequence != progress.last + 1 {
+            return Ok(Some(Stop::Break(at, "batches before this one are missing")));
+        }
+        let record: Arc<[u8]> = record.into();
+        let taken = self
+            .indices_are_known(&record, count)
+            .and_then(|()| progress.active.apply(&record, sequence, count));
+        taken.ok_or_else(|| {
+            Error::corrupt(
+                &self.path(segment),
+                at as u64,
+                "a batch is not well formed or names an unknown index",
+            )
+        })?;
+        progress.last = last;
+        if progress.active.bytes() >= self.memtable_bytes {
+            let memtable = Arc::new(std::mem::replace(&mut progress.active, Memtable::new()));
+            progress.waiting.insert(
+                0,
+                Waiting {
+                    memtable,
+                    next_log: segment,
+                },
+            );
+        }
+        Ok(None)
+    }
+
+    fn indices_are_known(&self, record: &[u8], count: u32) -> Option<()> {
+        let mut d = Decoder::new(record, OPERATIONS_AT);
+        for _ in 0..count {
+            let (Operation::Put { key, .. }
+            | Operation::Delete { key }
+            | Operation::DeleteRange { from: key, .. }) = format::next_operation(&mut d)?;
+            keys::index_of(&record[key]).filter(|index| *index <= self.indices)?;
+        }
+        Some(())
+    }
+
+    /// Ends the log at `offset` of the first of `segments`, where it breaks after number `last`.
+    fn cut(
+        &self,
+        segments: &[u64],
+        bytes: &[u8],
+        offset: usize,
+        what: &str,
+        last: u64,
+    ) -> Result<()> {
+        let Some((first, later)) = segments.split_first() else {
+            return Ok(());
+        };
+        let path = self.path(*first);
+        let damaged = || {
+            Error::corrupt(
+                &path,
+                offset as u64,
+                format!("{what}, and what follows shows that it had been durable"),
+            )
+        };
+        if durable_after(bytes, *first, offset) > last {
+            return Err(damaged());
+        }
+        for segment in later {
+            if durable_after(
+                &read_file(self.fs, &self.path(*segment))?,
+                *segment,
+                SEGMENT_HEADER_BYTES,
+            ) > last
+            {
+                return Err(damaged());
+            }
+        }
+        for segment in later.iter().rev() {
+            let path = self.path(*segment);
+            self.fs.remove(&path).at("remove", &path)?;
+        }
+        self.fs.sync_dir(self.dir).at("sync", self.dir)?;
+        let keep = if offset < SEGMENT_HEADER_BYTES {
+            0
+        } else {
+            offset as u64
+        };
+        let file = self.fs.open(&path, Open::Write).at("open", &path)?;
+        file.set_len(keep).at("truncate", &path)
+    }
+}
+
+/// The highest number that the records from `offset` on say had been durable.
+fn durable_after(bytes: &[u8], segment: u64, offset: usize) -> u64 {
+    let mut at = offset;
+    let mut durable = 0;
+    while at + RECORD_HEADER_BYTES <= bytes.len() {
+        match format::check_record(bytes, segment, at) {
+            Some(record) => {
+                durable = durable.max(record.durable);
+                at += record.length;
+            }
+            None => at += 1,
+        }
+    }
+    durable
+}

@@ -1,0 +1,229 @@
+//! Appends to the log. Only the leading writer uses it (see `commit.rs`), so that nothing here waits for anyone.
+
+use super::format::{self, SEGMENT_HEADER_BYTES};
+use crate::{
+    error::{Context, Error, Result},
+    fs::{File, Fs, Open},
+};
+use std::{
+    path::PathBuf,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering::Relaxed},
+    },
+};
+
+/// An open log segment.
+#[derive(Debug)]
+pub(crate) struct Segment {
+    pub number: u64,
+    path: PathBuf,
+    file: Arc<dyn File>,
+    /// Its name is durable.
+    named: AtomicBool,
+}
+
+impl Segment {
+    /// Makes the segment durable as far as it is written.
+    pub(crate) fn sync(&self, fs: &dyn Fs) -> Result<()> {
+        if !self.named.load(Relaxed) {
+            let dir = self.path.parent().unwrap_or(&self.path);
+            fs.sync_dir(dir).at("sync", dir)?;
+            self.named.store(true, Relaxed);
+        }
+        self.file.sync_data().at("sync", &self.path)
+    }
+}
+
+/// A batch on its way into the log.
+#[derive(Debug)]
+pub(crate) struct Request {
+    pub record: Vec<u8>,
+    /// Operations in it.
+    pub count: u32,
+}
+
+/// A batch that is in the log.
+#[derive(Clone, Debug)]
+pub(crate) struct Written {
+    pub record: Arc<[u8]>,
+    pub sequence: u64,
+    pub count: u32,
+}
+
+impl Written {
+    pub(crate) fn last(&self) -> u64 {
+        self.sequence + u64::from(self.count) - 1
+    }
+}
+
+#[derive(Debug)]
+pub(crate) struct LogWriter {
+    fs: Arc<dyn Fs>,
+    dir: PathBuf,
+    segment: Option<Arc<Segment>>,
+    offset: u64,
+    next_segment: u64,
+    next_sequence: u64,
+    /// The current segment cannot be trusted: what is not durable must be repeated in a new one before anything else is written.
+    pub(crate) poisoned: bool,
+    gathered: Vec<u8>,
+}
+
+/// Sequence numbers must leave room for the kind of an entry beside them in a table.
+const SEQUENCE_MAX: u64 = 1 << 60;
+
+impl LogWriter {
+    pub(crate) fn new(
+        fs: Arc<dyn Fs>,
+        dir: PathBuf,
+        next_segment: u64,
+        next_sequence: u64,
+    ) -> LogWriter {
+        LogWriter {
+            fs,
+            dir,
+            segment: None,
+            offset: 0,
+            next_segment,
+            next_sequence,
+            poisoned: false,
+            gathered: Vec::new(),
+        }
+    }
+
+    pub(crate) fn segment(&self) -> Option<&Arc<Segment>> {
+        self.segment.as_ref()
+    }
+
+    /// Starts a new segment; batches go there from now on.
+    pub(crate) fn rotate(&mut self) -> Result<Arc<Segment>> {
+        let (segment, offset) = self.create(&[])?;
+        self.install(segment, offset)
+    }
+
+    /// Starts a new segment that repeats `records`, which are those with numbers after `durable`. Earlier segments count up to there only.
+    pub(crate) fn restart(&mut self, durable: u64, records: &[Arc<[u8]>]) -> Result<Arc<Segment>> {
+        let mut record = format::restart(durable, records.iter().map(|r| &**r));
+        if u32::try_from(record.len()).is_err() {
+            return Err(Error::invalid("too many batches are not durable yet"));
+        }
+        format::seal(
+            &mut record,
+            self.next_segment,
+            SEGMENT_HEADER_BYTES as u64,
+            durable,
+        );
+        let (segment, offset) = self.create(&record)?;
+        self.poisoned = false;
+        self.install(segment, offset)
+    }
+
+    fn install(&mut self, segment: Arc<Segment>, offset: u64) -> Result<Arc<Segment>> {
+        self.segment = Some(segment.clone());
+        self.offset = offset;
+        Ok(segment)
+    }
+
+    fn create(&mut self, first: &[u8]) -> Result<(Arc<Segment>, u64)> {
+        let number = self.next_segment;
+        // The number is not used again, also when this fails half way.
+        self.next_segment += 1;
+        let path = self.dir.join(format::segment_name(number));
+        let file = self.fs.open(&path, Open::CreateNew).at("create", &path)?;
+        let start = [&format::segment_header(number), first].concat();
+        if let Err(e) = file.write_at(&start, 0) {
+            // What stays of it has no whole record, so that the next open takes it for what it is.
+            let _ = self.fs.remove(&path);
+            return Err(Error::io("write", &path, e));
+        }
+        Ok((
+            Arc::new(Segment {
+                number,
+                path,
+                file,
+                named: AtomicBool::new(false),
+            }),
+            start.len() as u64,
+        ))
+    }
+
+    /// Numbers and writes the batches, all in one write. `durable` is the highest sequence number known to be on disk. There must be a segment.
+    pub(crate) fn write(
+        &mut self,
+        first: Request,
+        others: Vec<Request>,
+        durable: u64,
+    ) -> Result<(Written, Vec<Written>)> {
+        let Some(segment) = self.segment.clone() else {
+            return Err(Error::Closed);
+        };
+        let mut sequence = self.next_sequence;
+        let mut offset = self.offset;
+        let mut place = |request: &mut Request| {
+            format::number(&mut request.record, sequence, request.count);
+            format::seal(&mut request.record, segment.number, offset, durable);
+            offset += request.record.len() as u64;
+            sequence += u64::from(request.count);
+            sequence - u64::from(request.count)
+        };
+        let (mut first, mut others) = (first, others);
+        let first_sequence = place(&mut first);
+        let sequences: Vec<u64> = others.iter_mut().map(&mut place).collect();
+        if sequence > SEQUENCE_MAX {
+            return Err(Error::invalid(
+                "the sequence numbers of this database are used up",
+            ));
+        }
+        if others.is_empty() {
+            self.append(&first.record)?;
+        } else {
+            let mut gathered = std::mem::take(&mut self.gathered);
+            gathered.clear();
+            gathered.extend_from_slice(&first.record);
+            others
+                .iter()
+                .for_each(|r| gathered.extend_from_slice(&r.record));
+            let appended = self.append(&gathered);
+            if gathered.capacity() <= 4 << 20 {
+                self.gathered = gathered;
+            }
+            appended?;
+        }
+        self.next_sequence = sequence;
+        let written = |r: Request, sequence| Written {
+            record: r.record.into(),
+            sequence,
+            count: r.count,
+        };
+        let others = others
+            .into_iter()
+            .zip(sequences)
+            .map(|(r, s)| written(r, s))
+            .collect();
+        Ok((written(first, first_sequence), others))
+    }
+
+    /// Writes that the database was closed.
+    pub(crate) fn write_end(&mut self, durable: u64) -> Result<()> {
+        let Some(segment) = &self.segment else {
+            return Ok(());
+        };
+        let mut record = format::end();
+        format::seal(&mut record, segment.number, self.offset, durable);
+        self.append(&record)
+    }
+
+    fn append(&mut self, bytes: &[u8]) -> Result<()> {
+        let Some(segment) = &self.segment else {
+            return Err(Error::Closed);
+        };
+        if let Err(e) = segment.file.write_at(bytes, self.offset) {
+            // Whatever part was written must not be taken for a record, nor stand before the next one.
+            self.poisoned = segment.file.set_len(self.offset).is_err();
+            return Err(Error::io("write", &segment.path, e));
+        }
+        self.offset += bytes.len() as u64;
+        Ok(())
+    }
+}

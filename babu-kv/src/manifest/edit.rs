@@ -1,0 +1,134 @@
+//! One atomic change of the manifest.
+
+use super::format;
+use crate::{
+    coding::{Decoder, put_bytes, put_varint},
+    table::TableMeta,
+};
+
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Edit {
+    pub version: Option<u64>,
+    pub indices: Vec<(u32, String)>,
+    pub log_number: Option<u64>,
+    pub flushed: Option<u64>,
+    pub next_file: Option<u64>,
+    pub added: Vec<(usize, TableMeta)>,
+    pub removed: Vec<(usize, u64)>,
+}
+
+impl Edit {
+    pub(crate) fn encode(&self) -> Vec<u8> {
+        let mut out = Vec::new();
+        let mut number = |tag: u64, value: Option<u64>| {
+            if let Some(value) = value {
+                put_varint(&mut out, tag);
+                put_varint(&mut out, value);
+            }
+        };
+        number(1, self.version);
+        number(3, self.log_number);
+        number(4, self.flushed);
+        number(5, self.next_file);
+        for (id, name) in &self.indices {
+            put_varint(&mut out, 2);
+            put_varint(&mut out, u64::from(*id));
+            put_bytes(&mut out, name.as_bytes());
+        }
+        for (level, table) in &self.added {
+            let numbers = [
+                table.number,
+                table.size,
+                table.hash,
+                table.entries,
+                table.tombstones,
+                table.sequence_max,
+            ];
+            put_varint(&mut out, 6);
+            put_varint(&mut out, *level as u64);
+            for number in numbers {
+                put_varint(&mut out, number);
+            }
+            put_bytes(&mut out, &table.from);
+            put_bytes(&mut out, &table.to);
+        }
+        for (level, number) in &self.removed {
+            put_varint(&mut out, 7);
+            put_varint(&mut out, *level as u64);
+            put_varint(&mut out, *number);
+        }
+        out
+    }
+
+    pub(crate) fn decode(bytes: &[u8]) -> Option<Edit> {
+        let mut d = Decoder::new(bytes, 0);
+        let mut edit = Edit::default();
+        while !d.is_at_end() {
+            match d.varint()? {
+                1 => edit.version = Some(d.varint().filter(|v| *v == format::VERSION)?),
+                2 => {
+                    let id = u32::try_from(d.varint()?).ok()?;
+                    edit.indices
+                        .push((id, String::from_utf8(d.bytes()?.to_vec()).ok()?));
+                }
+                3 => edit.log_number = Some(d.varint()?),
+                4 => edit.flushed = Some(d.varint()?),
+                5 => edit.next_file = Some(d.varint()?),
+                6 => edit.added.push((level(&mut d)?, table(&mut d)?)),
+                7 => edit.removed.push((level(&mut d)?, d.varint()?)),
+                _ => return None,
+            }
+        }
+        Some(edit)
+    }
+}
+
+fn level(d: &mut Decoder<'_>) -> Option<usize> {
+    d.length().filter(|level| *level < super::version::LEVELS)
+}
+
+fn table(d: &mut Decoder<'_>) -> Option<TableMeta> {
+    Some(TableMeta {
+        number: d.varint()?,
+        size: d.varint()?,
+        hash: d.varint()?,
+        entries: d.varint()?,
+        tombstones: d.varint()?,
+        sequence_max: d.varint()?,
+        from: d.bytes()?.to_vec(),
+        to: d.bytes()?.to_vec(),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_edit_comes_back() {
+        let table = TableMeta {
+            number: 9,
+            size: 1 << 30,
+            hash: u64::MAX,
+            entries: 7,
+            tombstones: 2,
+            sequence_max: 1 << 50,
+            from: b"a".to_vec(),
+            to: b"b\0".to_vec(),
+        };
+        let edit = Edit {
+            version: Some(format::VERSION),
+            indices: vec![(1, "names".into())],
+            log_number: Some(3),
+            flushed: Some(4),
+            next_file: Some(10),
+            added: vec![(6, table)],
+            removed: vec![(0, 8)],
+        };
+        let bytes = edit.encode();
+        assert_eq!(Edit::decode(&bytes), Some(edit));
+        for cut in 0..bytes.len() {
+            let _ = Edit::decode(&bytes[..cut]);
+        }
+    }
+}

@@ -1,0 +1,200 @@
+//! The manifest: the durable list of what a database consists of.
+
+pub(crate) mod edit;
+pub(crate) mod format;
+pub(crate) mod version;
+
+use crate::{
+    error::{Context, Error, Result},
+    fs::{File, Fs, Open},
+    table::Tables,
+};
+use edit::Edit;
+use std::{
+    collections::BTreeMap,
+    path::{Path, PathBuf},
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
+};
+use version::Version;
+
+/// A manifest is rewritten when it is longer than this and than four times its first record.
+const REWRITE_BYTES: u64 = 1 << 20;
+
+/// The open manifest of a database.
+pub(crate) struct Manifest {
+    number: u64,
+    file: Arc<dyn File>,
+    path: PathBuf,
+    length: u64,
+    first_record_bytes: u64,
+    /// An append failed in a way that leaves open what is on disk: the next edit goes to a new file.
+    broken: bool,
+    pub(crate) indices: BTreeMap<String, u32>,
+}
+
+pub(crate) fn read_file(fs: &dyn Fs, path: &Path) -> Result<Vec<u8>> {
+    let file = fs.open(path, Open::Read).at("open", path)?;
+    let length = file.len().at("measure", path)?;
+    let mut bytes =
+        vec![0; usize::try_from(length).map_err(|_| Error::corrupt(path, 0, "it is too long"))?];
+    file.read_exact_at(&mut bytes, 0).at("read", path)?;
+    Ok(bytes)
+}
+
+/// Points CURRENT of `dir` to manifest `number`, durably.
+fn set_current(fs: &dyn Fs, dir: &Path, number: u64) -> Result<()> {
+    let temporary = dir.join("CURRENT.new");
+    let file = fs.open(&temporary, Open::Create).at("create", &temporary)?;
+    file.write_at(format::encode_current(number).as_bytes(), 0)
+        .at("write", &temporary)?;
+    file.sync_data().at("sync", &temporary)?;
+    fs.rename(&temporary, &dir.join(format::CURRENT))
+        .at("rename", &temporary)?;
+    fs.sync_dir(dir).at("sync", dir)
+}
+
+impl Manifest {
+    /// Writes a manifest that says everything, and makes it the current one.
+    pub(crate) fn create(
+        fs: &dyn Fs,
+        dir: &Path,
+        number: u64,
+        mut first: Edit,
+        indices: BTreeMap<String, u32>,
+    ) -> Result<Manifest> {
+        first.version = Some(format::VERSION);
+        first.indices = indices
+            .iter()
+            .map(|(name, id)| (*id, name.clone()))
+            .collect();
+        let path = dir.join(format::manifest_name(number));
+        let file = fs.open(&path, Open::Create).at("create", &path)?;
+        let record = format::encode_record(&first.encode(), number, 0);
+        file.write_at(&record, 0).at("write", &path)?;
+        file.sync_data().at("sync", &path)?;
+        fs.sync_dir(dir).at("sync", dir)?;
+        set_current(fs, dir, number)?;
+        let length = record.len() as u64;
+        Ok(Manifest {
+            number,
+            file,
+            path,
+            length,
+            first_record_bytes: length,
+            broken: false,
+            indices,
+        })
+    }
+
+    /// Reads the current manifest and cuts a torn last record. Also gives the next file number.
+    pub(crate) fn open(tables: &Arc<Tables>) -> Result<(Manifest, Version, u64)> {
+        let current = tables.dir.join(format::CURRENT);
+        let number = format::decode_current(&read_file(&*tables.fs, &current)?);
+        let number =
+            number.ok_or_else(|| Error::corrupt(&current, 0, "it does not name a manifest"))?;
+        let path = tables.dir.join(format::manifest_name(number));
+        let bytes = read_file(&*tables.fs, &path)?;
+        let (mut version, mut indices, mut next_file) =
+            (Version::default(), BTreeMap::new(), number + 1);
+        let (mut at, mut first_record_bytes) = (0, 0);
+        while at < bytes.len() {
+            let Some((edit, end)) = format::check_record(&bytes, number, at) else {
+                break;
+            };
+            let edit = Edit::decode(edit)
+                .ok_or_else(|| Error::corrupt(&path, at as u64, "an edit is not well formed"))?;
+            if at == 0 && edit.version.is_none() {
+                return Err(Error::corrupt(&path, 0, "the first record has no version"));
+            }
+            version = version
+                .apply(&edit, tables)
+                .map_err(|what| Error::corrupt(&path, at as u64, what))?;
+            next_file = next_file.max(edit.next_file.unwrap_or(0));
+            indices.extend(edit.indices.into_iter().map(|(id, name)| (name, id)));
+            at = end;
+            if first_record_bytes == 0 {
+                first_record_bytes = end as u64;
+            }
+        }
+        let file = tables.fs.open(&path, Open::Write).at("open", &path)?;
+        if at < bytes.len() || at == 0 {
+            if at == 0
+                || (at + 1..bytes.len())
+                    .any(|offset| format::check_record(&bytes, number, offset).is_some())
+            {
+                return Err(Error::corrupt(&path, at as u64, "a record does not check"));
+            }
+            file.set_len(at as u64).at("truncate", &path)?;
+            file.sync_data().at("sync", &path)?;
+        }
+        let manifest = Manifest {
+            number,
+            file,
+            path,
+            length: at as u64,
+            first_record_bytes,
+            broken: false,
+            indices,
+        };
+        Ok((manifest, version, next_file))
+    }
+
+    /// Whether a failed edit may be on disk all the same, so that the files that it names must stay.
+    pub(crate) fn is_broken(&self) -> bool {
+        self.broken
+    }
+
+    pub(crate) fn number(&self) -> u64 {
+        self.number
+    }
+
+    /// Makes an edit durable and returns the version after it. `next_file` gives numbers for new files.
+    pub(crate) fn commit(
+        &mut self,
+        tables: &Arc<Tables>,
+        now: &Version,
+        edit: &Edit,
+        next_file: &AtomicU64,
+    ) -> Result<Version> {
+        let next = now
+            .apply(edit, tables)
+            .map_err(|what| Error::corrupt(&self.path, self.length, what))?;
+        let mut edit = edit.clone();
+        edit.next_file = Some(next_file.load(Relaxed));
+        let mut indices = self.indices.clone();
+        indices.extend(edit.indices.iter().map(|(id, name)| (name.clone(), *id)));
+        if self.broken || self.length > REWRITE_BYTES.max(self.first_record_bytes * 4) {
+            // The number of the manifest comes from the same counter as those of tables.
+            let number = next_file.fetch_add(1, Relaxed);
+            edit = Edit {
+                next_file: Some(number + 1),
+                ..next.as_edit()
+            };
+            let old = self.path.clone();
+            self.broken = true;
+            *self = Manifest::create(&*tables.fs, &tables.dir, number, edit, indices)?;
+            // What cannot be removed now is removed at the next open.
+            let _ = tables.fs.remove(&old);
+        } else {
+            let record = format::encode_record(&edit.encode(), self.number, self.length);
+            if let Err(e) = self.file.write_at(&record, self.length) {
+                let cut = self
+                    .file
+                    .set_len(self.length)
+                    .and_then(|()| self.file.sync_data());
+                self.broken = cut.is_err();
+                return Err(Error::io("write", &self.path, e));
+            }
+            if let Err(e) = self.file.sync_data() {
+                self.broken = true;
+                return Err(Error::io("sync", &self.path, e));
+            }
+            self.length += record.len() as u64;
+            self.indices = indices;
+        }
+        Ok(next)
+    }
+}

@@ -1,0 +1,101 @@
+//! What a reader reads: the memtables and the version of one instant, behind one pointer.
+//!
+//! A state is never changed; rotation, flush and compaction make a new one and swap the pointer. Whoever holds a state holds all that is
+//! needed to read as of then, so that flush and compaction keep only the newest entry of a key and need not know who reads.
+
+use crate::{
+    error::Result,
+    iter::{
+        Cursor,
+        level::LevelCursor,
+        merge::{Direction, Merge},
+    },
+    keys::{Kind, Range},
+    manifest::version::{self, Version},
+    memtable::{Found, Memtable, MemtableCursor},
+    slice::Value,
+    table::{cursor::TableCursor, filter},
+};
+use std::sync::Arc;
+
+/// A full memtable that waits for its flush.
+#[derive(Clone)]
+pub(crate) struct Waiting {
+    pub memtable: Arc<Memtable>,
+    /// The first log segment that holds newer batches only.
+    pub next_log: u64,
+}
+
+#[derive(Clone)]
+pub(crate) struct State {
+    pub active: Arc<Memtable>,
+    /// From new to old.
+    pub waiting: Vec<Waiting>,
+    pub version: Arc<Version>,
+}
+
+impl State {
+    fn memtables(&self) -> impl Iterator<Item = &Arc<Memtable>> {
+        std::iter::once(&self.active).chain(self.waiting.iter().map(|w| &w.memtable))
+    }
+
+    /// The value of a full key as of `sequence`.
+    pub(crate) fn get(&self, key: &[u8], sequence: u64) -> Result<Option<Value>> {
+        for memtable in self.memtables() {
+            let hidden = memtable.covering(key, sequence);
+            let found = memtable.get(key, sequence);
+            if found.is_some() || hidden > 0 {
+                return Ok(live(found, hidden));
+            }
+        }
+        let hash = filter::hash(key);
+        for table in self.version.covering(key) {
+            let (found, hidden) = table.get(key, hash)?;
+            if found.is_some() || hidden > 0 {
+                return Ok(live(found, hidden));
+            }
+        }
+        Ok(None)
+    }
+
+    /// All that is in `range` as of `sequence`.
+    pub(crate) fn merge(
+        &self,
+        range: &Range,
+        sequence: u64,
+        direction: Direction,
+    ) -> Result<Merge> {
+        let mut cursors: Vec<Box<dyn Cursor>> = Vec::new();
+        let mut tombstones = Vec::new();
+        for memtable in self.memtables() {
+            tombstones.extend(memtable.tombstones(sequence));
+            if memtable.overlaps(range) {
+                cursors.push(Box::new(MemtableCursor::new(memtable.clone(), sequence)));
+            }
+        }
+        for table in self.version.levels[0].iter().filter(|t| t.overlaps(range)) {
+            tombstones.extend_from_slice(table.reader()?.tombstones());
+            cursors.push(Box::new(TableCursor::new(table.clone(), true)));
+        }
+        for level in &self.version.levels[1..] {
+            let tables = version::within(level, range);
+            for table in tables {
+                if table.meta.tombstones > 0 {
+                    tombstones.extend_from_slice(table.reader()?.tombstones());
+                }
+            }
+            if !tables.is_empty() {
+                cursors.push(Box::new(LevelCursor::new(tables.to_vec(), true)));
+            }
+        }
+        tombstones.retain(|t| range.overlaps(&t.from, &t.to));
+        Merge::new(cursors, tombstones, range, direction)
+    }
+}
+
+/// The value of what a layer knows of a key, when a range tombstone of the same layer with number `hidden` covers it.
+fn live(found: Option<Found>, hidden: u64) -> Option<Value> {
+    found
+        .filter(|f| f.kind == Kind::Put && f.sequence > hidden)
+        .map(|f| f.value)
+}

@@ -1,0 +1,197 @@
+//! Flush and compaction in the background, or on the caller's thread.
+//!
+//! The threads sleep on condition variables. A failed flush keeps its memtable and is tried again after a pause, or at once when a writer needs
+//! the room.
+
+use crate::{
+    core::Core,
+    error::{Error, Result},
+};
+use parking_lot::{Condvar, Mutex};
+use std::{
+    sync::{Arc, atomic::Ordering::Relaxed},
+    thread::{self, JoinHandle},
+    time::Duration,
+};
+
+/// Pause after a failure, when nobody asks for another attempt.
+const RETRY: Duration = Duration::from_secs(1);
+/// Flushes wait for compaction when level 0 has so many times the tables that start a compaction.
+const LEVEL0_FACTOR_MAX: usize = 8;
+
+#[derive(Default)]
+pub(crate) struct Work {
+    inner: Mutex<Inner>,
+    flush: Condvar,
+    compaction: Condvar,
+    progress: Condvar,
+}
+
+#[derive(Default)]
+struct Inner {
+    stop: bool,
+    flush: bool,
+    compact: bool,
+    attempts: u64,
+    flush_error: Option<Error>,
+    compaction_failed: bool,
+}
+
+impl Work {
+    pub(crate) fn wake_flush(&self) {
+        self.inner.lock().flush = true;
+        self.flush.notify_one();
+    }
+
+    pub(crate) fn wake_compaction(&self) {
+        self.inner.lock().compact = true;
+        self.compaction.notify_one();
+    }
+
+    /// Waits until there is room, or an attempt to flush that ended meanwhile failed.
+    pub(crate) fn wait_for_flush(
+        &self,
+        has_room: impl Fn() -> bool,
+        is_closed: impl Fn() -> bool,
+    ) -> Result<()> {
+        let mut inner = self.inner.lock();
+        let attempts = inner.attempts;
+        inner.flush = true;
+        self.flush.notify_one();
+        loop {
+            if has_room() {
+                return Ok(());
+            }
+            if inner.stop || is_closed() {
+                return Err(Error::Closed);
+            }
+            if inner.attempts != attempts
+                && let Some(error) = &inner.flush_error
+            {
+                return Err(error.clone());
+            }
+            self.progress.wait(&mut inner);
+        }
+    }
+
+    pub(crate) fn stop(&self) {
+        self.inner.lock().stop = true;
+        self.flush.notify_all();
+        self.compaction.notify_all();
+        self.progress.notify_all();
+    }
+
+    pub(crate) fn is_stopping(&self) -> bool {
+        self.inner.lock().stop
+    }
+}
+
+/// Starts the two threads.
+pub(crate) fn start(core: &Arc<Core>) -> Result<Vec<JoinHandle<()>>> {
+    let spawn = |name: &str, body: fn(&Core)| {
+        let (core, dir) = (core.clone(), core.tables.dir.clone());
+        let started = thread::Builder::new()
+            .name(name.into())
+            .spawn(move || body(&core));
+        started.map_err(|e| Error::io("start a thread for", &dir, e))
+    };
+    Ok(vec![
+        spawn("babu-flush", flush_loop)?,
+        spawn("babu-compact", compact_loop)?,
+    ])
+}
+
+fn flush_loop(core: &Core) {
+    let work = &core.work;
+    loop {
+        let mut inner = work.inner.lock();
+        while !inner.flush && !inner.stop {
+            if inner.flush_error.is_some() {
+                work.flush.wait_for(&mut inner, RETRY);
+                break;
+            }
+            work.flush.wait(&mut inner);
+        }
+        // Too many tables in level 0 would make reads slow: first compaction, unless it fails.
+        let limit = core.options.level0_tables.saturating_mul(LEVEL0_FACTOR_MAX);
+        while !inner.stop
+            && !inner.compaction_failed
+            && core.state().version.levels[0].len() > limit
+        {
+            inner.compact = true;
+            work.compaction.notify_one();
+            work.progress.wait(&mut inner);
+        }
+        if inner.stop {
+            return;
+        }
+        inner.flush = false;
+        drop(inner);
+        loop {
+            let result = core.flush_oldest();
+            let mut inner = work.inner.lock();
+            inner.attempts += 1;
+            let more = matches!(result, Ok(true)) && !inner.stop;
+            inner.flush_error = result.err();
+            if inner.flush_error.is_some() {
+                core.counters.background_failures.fetch_add(1, Relaxed);
+            }
+            inner.compact = true;
+            work.compaction.notify_one();
+            work.progress.notify_all();
+            if !more {
+                break;
+            }
+        }
+    }
+}
+
+fn compact_loop(core: &Core) {
+    let work = &core.work;
+    loop {
+        let mut inner = work.inner.lock();
+        while !inner.compact && !inner.stop {
+            if inner.compaction_failed {
+                work.compaction.wait_for(&mut inner, RETRY);
+                break;
+            }
+            work.compaction.wait(&mut inner);
+        }
+        if inner.stop {
+            return;
+        }
+        inner.compact = false;
+        drop(inner);
+        loop {
+            let result = core.compact_once();
+            let mut inner = work.inner.lock();
+            inner.compaction_failed = result.is_err();
+            work.progress.notify_all();
+            if inner.compaction_failed {
+                core.counters.background_failures.fetch_add(1, Relaxed);
+            }
+            if !matches!(result, Ok(true)) || inner.stop {
+                break;
+            }
+        }
+    }
+}
+
+impl Core {
+    /// Does all the background work there is, on this thread. What fails is tried again at the next commit.
+    pub(crate) fn maintain(&self) {
+        let flushed = self.flush_all();
+        let result = flushed.and_then(|()| {
+            while self.compact_once()? {}
+            Ok(())
+        });
+        if result.is_err() {
+            self.counters.background_failures.fetch_add(1, Relaxed);
+        }
+    }
+
+    fn flush_all(&self) -> Result<()> {
+        while self.flush_oldest()? {}
+        Ok(())
+    }
+}
