@@ -1,0 +1,127 @@
+//! Bringing the index up to the segments.
+//!
+//! A checkpoint freezes the pending layer, makes the segments durable up to that moment, and
+//! commits the layer to the index in one synced batch together with the position at which a replay
+//! would begin. The batch is built from absolute values, so it may be repeated when it failed (a
+//! full disk): until it succeeds the frozen layer keeps answering. Files of segments that nothing
+//! refers to are removed after the batch that says so.
+
+use std::sync::Arc;
+
+use babu_kv::{Batch, Durability};
+use xtfs_protocol::ids::ObjectId;
+
+use super::Store;
+use super::pending::{Frozen, Overlay};
+use super::values::{self, StateRecord};
+use crate::bytes::{behind_file, file_key, object_key};
+use crate::error::Result;
+
+impl Store {
+    /// Brings the index up to everything written so far.
+    pub(crate) fn checkpoint(&self) -> Result<()> {
+        let _one = self.checkpointing.lock();
+        let earlier = self.layers.read().frozen.clone();
+        if let Some(frozen) = earlier {
+            self.commit_frozen(&frozen)?;
+        }
+        let Some(frozen) = self.freeze() else {
+            return Ok(());
+        };
+        // Bytes that could not be made durable may be damaged after a power loss; reads will tell.
+        let last = frozen.state.sequence.saturating_sub(1);
+        if let Err(error) = self.sync_to(last) {
+            tracing::error!(%error, "the index goes ahead of bytes that may not be durable");
+        }
+        self.commit_frozen(&frozen)
+    }
+
+    /// Moves the pending layer down; `None` when nothing is pending.
+    fn freeze(&self) -> Option<Arc<Frozen>> {
+        let appender = self.appender.lock();
+        let mut layers = self.layers.write();
+        if layers.pending.cost == 0 && layers.pending.touched.is_empty() {
+            return None;
+        }
+        let overlay = std::mem::take(&mut layers.pending);
+        let open = appender.segment;
+        let dead: Vec<u64> = layers
+            .segments
+            .iter()
+            .filter(|(number, info)| info.sealed && info.live == 0 && **number != open)
+            .map(|(number, _)| *number)
+            .collect();
+        for segment in &dead {
+            layers.segments.remove(segment);
+        }
+        let changed = |segment: &u64| Some((*segment, *layers.segments.get(segment)?));
+        let frozen = Arc::new(Frozen {
+            segments: overlay.touched.iter().filter_map(changed).collect(),
+            dead,
+            state: StateRecord {
+                segment: open,
+                position: appender.position,
+                sequence: appender.next_sequence,
+                objects: layers.objects,
+            },
+            overlay,
+        });
+        layers.frozen = Some(frozen.clone());
+        Some(frozen)
+    }
+
+    fn commit_frozen(&self, frozen: &Frozen) -> Result<()> {
+        let batch = self.batch_of(frozen);
+        self.index.db.write(batch, Durability::Synced)?;
+        self.layers.write().frozen = None;
+        for segment in &frozen.dead {
+            if let Err(error) = self.files.remove(*segment) {
+                let path = self.files.path(*segment);
+                tracing::warn!(path = %path.display(), %error, "a dead segment cannot be removed");
+            }
+        }
+        Ok(())
+    }
+
+    fn batch_of(&self, frozen: &Frozen) -> Batch {
+        let index = &self.index;
+        let Overlay {
+            objects,
+            files,
+            cuts,
+            ..
+        } = &frozen.overlay;
+        let mut batch = Batch::new();
+        for (file, from) in cuts {
+            let first = ObjectId {
+                file: *file,
+                object: *from,
+                shard: 0,
+            };
+            batch.delete_range(&index.objects, &object_key(first), &behind_file(*file));
+        }
+        for (object, map) in objects {
+            batch.put(
+                &index.objects,
+                &object_key(*object),
+                &values::encode_map(map),
+            );
+        }
+        for (file, state) in files {
+            batch.put(&index.files, &file_key(*file), &values::encode_file(*state));
+            if let Some(secs) = state.deleted_secs {
+                batch.put(&index.tombstones, &values::tombstone_key(secs, *file), &[]);
+            }
+        }
+        for (segment, info) in &frozen.segments {
+            let key = segment.to_be_bytes();
+            batch.put(&index.segments, &key, &values::encode_segment(*info));
+        }
+        for segment in &frozen.dead {
+            batch.delete(&index.segments, &segment.to_be_bytes());
+        }
+        let state = values::encode_state(frozen.state);
+        batch.put(&index.state, values::STATE_KEY, &state);
+        batch
+    }
+}

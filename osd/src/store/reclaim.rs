@@ -1,0 +1,178 @@
+//! Giving space back.
+//!
+//! A sealed segment that nothing refers to goes at the next checkpoint. One that is mostly dead is
+//! emptied first: the objects that still refer to it are read, checked and written anew. Damaged
+//! bytes are never written anew: they would gain a good checksum. Their segment stays.
+
+use std::collections::BTreeSet;
+use std::ops::Bound;
+
+use babu_kv::{Batch, Durability};
+use xtfs_protocol::ids::ObjectId;
+
+use super::Store;
+use super::extents::ObjectMap;
+use super::record::{Change, SEGMENT_HEADER_BYTES};
+use super::values::{self, SegmentInfo};
+use crate::bytes::file_key;
+use crate::error::{At, Result, StoreError};
+
+/// Most segments emptied in one pass.
+const SEGMENTS_PER_PASS: usize = 8;
+
+/// An open segment that is mostly dead is sealed early from this size on.
+const SEAL_BYTES_MIN: u64 = 1 << 20;
+
+/// How often an object that changes meanwhile is tried again.
+const MOVE_ATTEMPTS_MAX: usize = 4;
+
+/// Tombstones removed in one pass.
+const TOMBSTONES_PER_PASS: usize = 4096;
+
+impl Store {
+    /// Gives back what it can: dead segments, and the dead part of mostly dead ones.
+    pub(crate) fn reclaim(&self) -> Result<()> {
+        self.seal_if_dead()?;
+        self.checkpoint()?;
+        let mut moved = false;
+        for segment in self.mostly_dead() {
+            moved |= self.empty_segment(segment)?;
+        }
+        if moved {
+            self.checkpoint()?;
+        }
+        Ok(())
+    }
+
+    /// Whether a pass would do something.
+    pub(crate) fn wants_reclaim(&self) -> bool {
+        let open = self.appender.lock().segment;
+        let dead = self.layers.read().segments.iter().any(|(number, info)| {
+            (*number == open && seal_early(info)) || (info.sealed && info.live == 0)
+        });
+        dead || !self.mostly_dead().is_empty()
+    }
+
+    /// Forgets files that were deleted before `secs`: no capability for them is valid any more.
+    pub(crate) fn forget_deleted(&self, secs: i64) -> Result<()> {
+        let index = &self.index;
+        let to = secs.max(0).to_be_bytes();
+        let mut batch = Batch::new();
+        let entries = index.db.range(
+            &index.tombstones,
+            Bound::Unbounded,
+            Bound::Excluded(to.as_slice()),
+        );
+        for entry in entries.take(TOMBSTONES_PER_PASS) {
+            let (key, _) = entry?;
+            batch.delete(&index.tombstones, &key);
+            if let Some(file) = values::file_of_tombstone(&key) {
+                batch.delete(&index.files, &file_key(file));
+            }
+        }
+        if !batch.is_empty() {
+            index.db.write(batch, Durability::Buffered)?;
+        }
+        Ok(())
+    }
+
+    /// Seals the open segment when most of it is dead, so that it can be given back.
+    fn seal_if_dead(&self) -> Result<()> {
+        let mut appender = self.appender.lock();
+        let info = self
+            .layers
+            .read()
+            .segments
+            .get(&appender.segment)
+            .copied()
+            .unwrap_or_default();
+        if seal_early(&info) {
+            self.roll(&mut appender)?;
+        }
+        Ok(())
+    }
+
+    /// Sealed segments less than half alive, the emptiest first.
+    fn mostly_dead(&self) -> Vec<u64> {
+        let kept = self.kept.lock();
+        let layers = self.layers.read();
+        let mut candidates: Vec<(u64, u64)> = layers
+            .segments
+            .iter()
+            .filter(|(number, info)| {
+                info.sealed && info.live > 0 && info.live < info.raw / 2 && !kept.contains(number)
+            })
+            .map(|(number, info)| (info.live, *number))
+            .collect();
+        candidates.sort_unstable();
+        candidates.truncate(SEGMENTS_PER_PASS);
+        candidates.into_iter().map(|(_, number)| number).collect()
+    }
+
+    /// Writes anew what still refers to a segment. Says whether everything moved.
+    fn empty_segment(&self, segment: u64) -> Result<bool> {
+        let info = self.layers.read().segments.get(&segment).copied();
+        let live = info.unwrap_or_default().live;
+        let space = self.fs.space(&self.dir).at("statvfs", &self.dir)?;
+        if space
+            .free_bytes
+            .saturating_sub(self.reserve(space.total_bytes) / 2)
+            < live
+        {
+            return Ok(false);
+        }
+        let objects = match self.objects_written_in(segment) {
+            Err(StoreError::SegmentGone { .. }) => return Ok(false),
+            outcome => outcome?,
+        };
+        for object in objects {
+            self.move_object(object, segment)?;
+        }
+        let info = self.layers.read().segments.get(&segment).copied();
+        let empty = info.is_none_or(|info| info.live == 0);
+        if !empty {
+            // Damaged bytes stay where they are; the segment is not tried again before the next
+            // start.
+            self.kept.lock().insert(segment);
+        }
+        Ok(empty)
+    }
+
+    /// Writes anew what an object has in a segment, unless it is damaged.
+    fn move_object(&self, object: ObjectId, segment: u64) -> Result<()> {
+        for _ in 0..MOVE_ATTEMPTS_MAX {
+            let refers = |map: &ObjectMap| map.extents().iter().any(|e| e.place.segment == segment);
+            if !self.lookup(object)?.is_some_and(|map| refers(&map))
+                || self.rewrite_object(object, |place| place == segment)?
+            {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// The objects that records of a segment wrote.
+    fn objects_written_in(&self, segment: u64) -> Result<BTreeSet<ObjectId>> {
+        let end = self.open_segment(segment)?;
+        let end = end.len().at("stat", &self.files.path(segment))?;
+        let mut objects = BTreeSet::new();
+        let mut position = SEGMENT_HEADER_BYTES;
+        while position < end {
+            let Some(header) = self.read_header(segment, position)? else {
+                // Damaged: what lies behind is not found, and keeps the segment alive.
+                break;
+            };
+            if let Change::Write { object, .. } | Change::Rewrite { object } = header.change {
+                objects.insert(object);
+            }
+            position += header.record_bytes();
+        }
+        Ok(objects)
+    }
+}
+
+/// Whether an open segment should be sealed before it is full.
+fn seal_early(info: &SegmentInfo) -> bool {
+    let empty = info.live == 0 && info.bytes > SEGMENT_HEADER_BYTES && info.raw > 0;
+    empty || (info.bytes >= SEAL_BYTES_MIN && info.live < info.raw / 2)
+}

@@ -1,0 +1,235 @@
+//! What changes objects: write, punch, truncate, delete.
+
+use xtfs_layout::Layout;
+use xtfs_protocol::ids::{FileId, ObjectId};
+
+use super::Store;
+use super::record::{BLOCKS_MAX, Change, Prepared};
+use crate::error::{At, Result, StoreError};
+
+/// An object with more extents than this is written anew as a whole.
+const EXTENTS_MAX: usize = 384;
+
+/// An object that could not be written anew is tried again after so many more extents.
+const EXTENTS_STEP: usize = 64;
+
+/// Entries of the pending layer that start a checkpoint in the background; four times as many, or
+/// as many bytes, make writers do it themselves.
+const CHECKPOINT_COST: u64 = 8192;
+
+impl Store {
+    /// Writes bytes into an object, all or nothing. Returns the bytes of data it gained.
+    pub(crate) fn write(
+        &self,
+        object: ObjectId,
+        epoch: u64,
+        offset: u32,
+        bytes: &[u8],
+        durable: bool,
+    ) -> Result<i64> {
+        let length = check_range(offset, bytes.len())?;
+        if length == 0 {
+            return Ok(0);
+        }
+        self.room_for(bytes.len() as u64)?;
+        self.relieve()?;
+        let change = Change::Write {
+            object,
+            epoch,
+            offset,
+            length,
+        };
+        let prepared = Prepared::with_pieces(change, &[(offset, bytes)], self.limits.compress);
+        // Brings the index's blocks into memory before the lock is taken.
+        self.lookup(object)?;
+        let allowed = || self.check_epoch(object.file, epoch).map(|()| true);
+        let Some(done) = self.commit(prepared, allowed)? else {
+            return Ok(0);
+        };
+        if done.extents > EXTENTS_MAX && done.extents.is_multiple_of(EXTENTS_STEP) {
+            self.rewrite_object(object, |_| true)?;
+        }
+        if durable {
+            self.sync_file(object.file, done.sequence)?;
+        }
+        Ok(done.delta)
+    }
+
+    /// Makes a range of an object a hole. Returns the (negative) bytes of data it gained.
+    pub(crate) fn punch(
+        &self,
+        object: ObjectId,
+        epoch: u64,
+        offset: u32,
+        length: u32,
+    ) -> Result<i64> {
+        let length = check_range(offset, length as usize)?;
+        self.relieve()?;
+        let change = Change::Punch {
+            object,
+            epoch,
+            offset,
+            length,
+        };
+        let allowed = || {
+            self.check_epoch(object.file, epoch)?;
+            let map = self.lookup(object)?;
+            Ok(map.is_some_and(|map| map.pieces(offset, offset + length).next().is_some()))
+        };
+        let done = self.commit(Prepared::bare(change), allowed)?;
+        Ok(done.map_or(0, |done| done.delta))
+    }
+
+    /// Removes what lies behind a new end of a file, unless that was done before. Returns the
+    /// (negative) bytes of data it gained.
+    pub(crate) fn truncate(
+        &self,
+        file: FileId,
+        epoch: u64,
+        remove_from: u64,
+        shorten: Option<(u64, u32)>,
+    ) -> Result<i64> {
+        self.relieve()?;
+        let change = Change::Truncate {
+            file,
+            epoch,
+            remove_from,
+            shorten,
+        };
+        let allowed = || {
+            let state = self.file_state(file)?;
+            check_present(file, state.deleted_secs)?;
+            Ok(epoch > state.epoch)
+        };
+        let done = self.commit(Prepared::bare(change), allowed)?;
+        self.work.notify_one();
+        Ok(done.map_or(0, |done| done.delta))
+    }
+
+    /// Removes every object of a file and remembers that it is gone.
+    pub(crate) fn delete(&self, file: FileId, at_secs: i64) -> Result<()> {
+        if let Err(error) = self.relieve() {
+            // A deletion makes room; the bound of memory is kept by refusing writes.
+            tracing::warn!(%error, "deleting without a checkpoint");
+        }
+        let allowed = || Ok(self.file_state(file)?.deleted_secs.is_none());
+        self.commit(Prepared::bare(Change::Delete { file, at_secs }), allowed)?;
+        self.work.notify_one();
+        Ok(())
+    }
+
+    /// Refuses what was allowed before the file was truncated or deleted.
+    fn check_epoch(&self, file: FileId, epoch: u64) -> Result<()> {
+        let state = self.file_state(file)?;
+        check_present(file, state.deleted_secs)?;
+        if epoch < state.epoch {
+            let what = format!("truncated under epoch {}, not {epoch}", state.epoch);
+            return Err(StoreError::Outdated { file, what });
+        }
+        Ok(())
+    }
+
+    /// Refuses to go below what is kept for the index and for deletions.
+    fn room_for(&self, bytes: u64) -> Result<()> {
+        if self.has_room(bytes)? {
+            return Ok(());
+        }
+        // Space that is dead but not given back yet comes first.
+        self.reclaim()?;
+        if self.has_room(bytes)? {
+            return Ok(());
+        }
+        Err(StoreError::NoSpace {
+            path: self.dir.clone(),
+        })
+    }
+
+    fn has_room(&self, bytes: u64) -> Result<bool> {
+        let space = self.fs.space(&self.dir).at("statvfs", &self.dir)?;
+        let reserve = self.reserve(space.total_bytes);
+        Ok(space.free_bytes.saturating_sub(reserve) >= bytes)
+    }
+
+    /// Bytes of the disk that writes leave free.
+    pub(super) fn reserve(&self, total_bytes: u64) -> u64 {
+        self.limits.reserve_bytes.min(total_bytes / 16)
+    }
+
+    /// Keeps the pending layer bounded.
+    fn relieve(&self) -> Result<()> {
+        let (cost, bytes) = {
+            let pending = &self.layers.read().pending;
+            (pending.cost, pending.bytes)
+        };
+        let limit = self.limits.checkpoint_bytes;
+        if cost > 4 * CHECKPOINT_COST || bytes > limit.saturating_mul(4) {
+            self.checkpoint()?;
+        } else if cost > CHECKPOINT_COST || bytes > limit {
+            self.work.notify_one();
+        }
+        Ok(())
+    }
+
+    /// Whether a checkpoint is due.
+    pub(crate) fn wants_checkpoint(&self) -> bool {
+        let pending = &self.layers.read().pending;
+        pending.cost > CHECKPOINT_COST || pending.bytes > self.limits.checkpoint_bytes
+    }
+
+    /// Writes the extents of an object that `pick` names anew, in one record. Leaves the object as
+    /// it is when some of its bytes are damaged or it changes meanwhile; says whether it was done.
+    pub(super) fn rewrite_object(
+        &self,
+        object: ObjectId,
+        pick: impl Fn(u64) -> bool,
+    ) -> Result<bool> {
+        let Some(map) = self.lookup(object)? else {
+            return Ok(true);
+        };
+        let mut pieces: Vec<(u32, Vec<u8>)> = Vec::new();
+        for extent in map.extents().iter().filter(|e| pick(e.place.segment)) {
+            let mut bytes = Vec::new();
+            match self.read_extent(object, extent, &mut bytes) {
+                Ok(()) => {}
+                Err(StoreError::Damaged { .. } | StoreError::SegmentGone { .. }) => {
+                    return Ok(false);
+                }
+                Err(error) => return Err(error),
+            }
+            match pieces.last_mut() {
+                Some((offset, last)) if *offset as usize + last.len() == extent.offset as usize => {
+                    last.extend_from_slice(&bytes);
+                }
+                _ => pieces.push((extent.offset, bytes)),
+            }
+        }
+        let pieces: Vec<(u32, &[u8])> = pieces.iter().map(|(o, b)| (*o, b.as_slice())).collect();
+        let change = Change::Rewrite { object };
+        let prepared = Prepared::with_pieces(change, &pieces, self.limits.compress);
+        if prepared.blocks.len() > BLOCKS_MAX || prepared.blocks.is_empty() {
+            return Ok(prepared.blocks.is_empty());
+        }
+        let unchanged = || Ok(self.lookup(object)?.as_deref() == Some(&*map));
+        Ok(self.commit(prepared, unchanged)?.is_some())
+    }
+}
+
+fn check_range(offset: u32, length: usize) -> Result<u32> {
+    let end = u64::from(offset).saturating_add(length as u64);
+    if end > u64::from(Layout::OBJECT_SIZE_MAX) {
+        return Err(StoreError::Invalid(
+            "a range behind the end of the largest object",
+        ));
+    }
+    Ok(length as u32)
+}
+
+fn check_present(file: FileId, deleted_secs: Option<i64>) -> Result<()> {
+    match deleted_secs {
+        None => Ok(()),
+        Some(_) => Err(StoreError::Outdated {
+            file,
+            what: "deleted".to_owned(),
+        }),
+    }
+}
