@@ -17,7 +17,7 @@
 //! - [`capability`], [`keyring`] — what lets a client talk to OSDs, and the keys that sign it;
 //! - [`cell`] — the certificate authority of an installation and the identities it gives out;
 //! - [`frame`] — the bytes of a message;
-//! - [`env`] — clock, randomness and blocking work, replaceable in simulation;
+//! - [`mod@env`] — clock, randomness and blocking work, replaceable in simulation;
 //! - [`transport`] — how a call reaches its service.
 #![warn(missing_docs)]
 

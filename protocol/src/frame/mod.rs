@@ -19,7 +19,8 @@
 //!
 //! Numbers are little-endian. A message belongs to the stream it travels on, so it has no number
 //! of its own. The first six bytes keep their meaning in all versions. The body of a request is a
-//! [`Request`], of a reply a [`Result`] of [`Reply`], of a push a [`Push`]. Replies and pushes
+//! [`Request`](crate::Request), of a reply a [`Result`] of [`Reply`](crate::Reply), of a push a
+//! [`Push`](crate::meta::Push). Replies and pushes
 //! leave the fields of the call zero, except that a reply repeats the trace.
 //!
 //! Lengths are checked when the header is read, before memory is taken; a body is validated before

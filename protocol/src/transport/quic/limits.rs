@@ -129,22 +129,22 @@ fn busy(why: &str) -> Error {
     Error::retryable(Code::Busy, why, PAUSE_MS)
 }
 
-/// About how many bytes the answer to a request may take at most.
-pub(super) fn answer_bytes_max(request: &Request) -> usize {
-    const SMALL: usize = 4 << 10;
+/// About how many bytes the answer to a request may take, where that is worth counting. Requests
+/// with large payloads have small answers: they never hold room while they wait for more.
+pub(super) fn large_answer(request: &Request) -> Option<usize> {
     let page = |entries: u32, most: u32, each: usize| entries.min(most) as usize * each;
     match request {
         Request::Object(ObjectOp::Read { length, .. }) => {
-            (*length as usize).min(PAYLOAD_BYTES_MAX) + SMALL
+            Some((*length as usize).min(PAYLOAD_BYTES_MAX))
         }
         Request::Object(ObjectOp::List { limit, .. } | ObjectOp::Verify { limit, .. }) => {
-            page(*limit, ObjectOp::PAGE_OBJECTS_MAX, 64) + SMALL
+            Some(page(*limit, ObjectOp::PAGE_OBJECTS_MAX, 64))
         }
         Request::Meta {
             op: MetaOp::Readdir { limit, .. } | MetaOp::ListFiles { limit, .. },
             ..
-        } => page(*limit, MetaOp::PAGE_ENTRIES_MAX, 512) + SMALL,
-        _ => SMALL,
+        } => Some(page(*limit, MetaOp::PAGE_ENTRIES_MAX, 512)),
+        _ => None,
     }
 }
 

@@ -17,7 +17,7 @@ use super::dial::Dialer;
 use super::push::{self, HandlerSlot};
 use super::stream::{self, MessageReader};
 use crate::env::Env;
-use crate::error::{Code, Error, Result};
+use crate::error::{Code, Error, Result, Retry};
 use crate::frame::{self, Kind};
 use crate::message::{Answer, Call};
 use crate::transport::{Connection, timed_out};
@@ -106,9 +106,11 @@ impl Link {
         if let Some((until, error)) = &state.pause {
             let left = until.saturating_duration_since(Instant::now());
             if !left.is_zero() {
-                let pause_ms = u32::try_from(left.as_millis()).unwrap_or(u32::MAX);
-                let context = format!("{}: not tried again yet", error.context);
-                return Err(Error::retryable(error.code, context, pause_ms.max(1)));
+                let mut error = error.clone();
+                if let Retry::After(pause_ms) = &mut error.retry {
+                    *pause_ms = u32::try_from(left.as_millis()).unwrap_or(u32::MAX).max(1);
+                }
+                return Err(error);
             }
         }
         let dialer = self.dialer.clone();

@@ -10,6 +10,10 @@
 //! - Versions are told apart twice: the TLS handshake agrees on `xtfs/1`, and every message says
 //!   its version.
 //!
+//! One stream for each call was measured (two cores, loopback, development build, by
+//! `examples/loopback.rs`): a small call takes 66 µs, writes of 1 MiB run at 1.2 GB/s and reads at
+//! 2.2 GB/s with four in flight. So small calls share no long-lived streams.
+//!
 //! Read in this order: [`QuicServer`], [`QuicConnector`], [`DatagramSocket`]; then the private
 //! parts: `stream` (a message on a stream), `limits`, `link` (a connection that is made anew),
 //! `settings` (what quinn is told and why), `tls`.

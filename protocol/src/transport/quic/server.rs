@@ -15,7 +15,7 @@ use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::{Instant, timeout, timeout_at};
 use tracing::Instrument;
 
-use super::limits::{Gate, Limits, Pass, ServiceGate, answer_bytes_max};
+use super::limits::{Gate, Limits, Pass, ServiceGate, large_answer};
 use super::push::QuicPusher;
 use super::socket::DatagramSocket;
 use super::stream::{self, DONE, MessageReader};
@@ -248,11 +248,7 @@ impl Answering {
         // Room stays taken until the answer has left.
         let mut room = Vec::new();
         let (trace, answer) = self.answer(&mut reader, &mut room).await;
-        if answer.reply.is_ok() {
-            reader.finish();
-        } else {
-            reader.refuse();
-        }
+        reader.finish();
         let (head, payload) = match frame::encode_reply(&answer, trace) {
             Ok(head) => (head, answer.payload),
             Err(error) => match frame::encode_reply(&Answer::new(Err(error)), trace) {
@@ -312,7 +308,9 @@ impl Answering {
         let body = reader.body(&header, &bytes).await?;
         let request = frame::decode_request(&body)?;
         drop(body);
-        room.push(self.gate.bytes(answer_bytes_max(&request)).await?);
+        if let Some(bytes) = large_answer(&request) {
+            room.push(self.gate.bytes(bytes).await?);
+        }
         let call = Call {
             header: header.call,
             request,

@@ -1,4 +1,7 @@
 //! QUIC over a simulated network: the socket of a [`turmoil`] host as quinn wants it.
+//!
+//! A simulated socket drops what does not fit its queue, by default 64 datagrams: give the
+//! simulation a `udp_capacity` of some thousands, or bulk transfers crawl.
 
 use std::io::{self, IoSliceMut};
 use std::net::SocketAddr;

@@ -85,15 +85,10 @@ impl MessageReader {
         Ok(payload.freeze())
     }
 
-    /// Takes note of the end of the stream if it is there, so that it needs no message of its own
-    /// to be closed.
+    /// Ends the reading. When the end of the stream is here already, as it mostly is, the sender
+    /// need not be told; else it is told to stop.
     pub(super) fn finish(mut self) {
         let _ = self.stream.read_chunk(1, true).now_or_never();
-    }
-
-    /// Tells the sender that nothing more will be read.
-    pub(super) fn refuse(mut self) {
-        let _ = self.stream.stop(DONE);
     }
 
     /// At most `most` bytes, at least one.

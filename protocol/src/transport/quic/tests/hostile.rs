@@ -162,6 +162,35 @@ fn forged_member(ours: &TestCell, theirs: &TestCell) -> Identity {
 }
 
 #[tokio::test]
+async fn a_peer_of_another_version_is_told_so() {
+    let cell = TestCell::new();
+    let server = cell.serve(MRC, Arc::default());
+    let identity = cell.cell.host().unwrap();
+    let mut roots = rustls::RootCertStore::empty();
+    roots.add(identity.authority()).unwrap();
+    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+    let mut tls = rustls::ClientConfig::builder_with_provider(provider)
+        .with_protocol_versions(&[&rustls::version::TLS13])
+        .unwrap()
+        .with_root_certificates(roots)
+        .with_client_auth_cert(vec![identity.certificate()], identity.key())
+        .unwrap();
+    tls.alpn_protocols = vec![b"xtfs/2".to_vec()];
+    let tls = quinn::crypto::rustls::QuicClientConfig::try_from(tls).unwrap();
+    let config = quinn::ClientConfig::new(Arc::new(tls));
+    let endpoint = quinn::Endpoint::client(any_port()).unwrap();
+    let error = endpoint
+        .connect_with(config, server.local_addr(), &server_name(cell.cell.id()))
+        .unwrap()
+        .await
+        .unwrap_err();
+    assert_eq!(
+        crate::transport::quic::stream::lost(&error).code,
+        Code::Version
+    );
+}
+
+#[tokio::test]
 async fn a_user_cannot_pose_as_a_service() {
     let cell = TestCell::new();
     let user = cell.cell.issue_user(1000, &[]).unwrap();
