@@ -1,0 +1,116 @@
+//! Volumes and sessions: what is asked of the MRC as a whole rather than of a namespace.
+
+use std::sync::Arc;
+
+use xtfs_protocol::ids::{Ino, SessionId, VolumeId};
+use xtfs_protocol::meta::{MetaOp, MetaReply, SessionInfo};
+use xtfs_protocol::transport::Origin;
+use xtfs_protocol::{Code, Error, Result};
+
+use crate::catalog::NewVolume;
+use crate::server::Shared;
+use crate::step;
+use crate::volume::Root;
+
+impl Shared {
+    pub(crate) async fn administer(
+        self: &Arc<Self>,
+        origin: &Origin,
+        op: MetaOp,
+    ) -> Result<MetaReply> {
+        if matches!(op, MetaOp::ListVolumes) {
+            let volumes = self.catalog.active();
+            let infos = volumes.iter().map(|volume| volume.info());
+            return infos.collect::<Result<_>>().map(MetaReply::Volumes);
+        }
+        if !origin.peer.is_trusted() {
+            let context = "only hosts and services of the cell may do this";
+            return Err(Error::new(Code::NotPermitted, context));
+        }
+        let shared = self.clone();
+        match op {
+            MetaOp::CreateVolume {
+                name,
+                layout,
+                uid,
+                gid,
+                mode,
+            } => {
+                let root = Root {
+                    uid,
+                    gid,
+                    mode,
+                    time: self.env.now(),
+                };
+                let new = NewVolume {
+                    id: VolumeId::from_random(self.env.random()),
+                    name,
+                    layout,
+                    root,
+                };
+                self.blocking("making a volume", move || {
+                    let volume = shared.catalog.create(&shared.directory, new)?;
+                    volume.info().map(MetaReply::Volume)
+                })
+                .await
+            }
+            MetaOp::DeleteVolume { name } => {
+                self.blocking("deleting a volume", move || {
+                    shared.catalog.delete(&shared.directory, &name)
+                })
+                .await?;
+                self.deletions.notify_one();
+                Ok(MetaReply::Done)
+            }
+            MetaOp::ListFiles {
+                volume,
+                after,
+                limit,
+            } => {
+                let volume = self.catalog.by_id(volume)?;
+                self.blocking("listing files", move || {
+                    step::list_files(&volume.view(), after, limit)
+                })
+                .await
+            }
+            _ => Err(Error::new(
+                Code::Protocol,
+                "not an administrative operation",
+            )),
+        }
+    }
+
+    pub(crate) async fn open_session(
+        self: &Arc<Self>,
+        origin: &Origin,
+        name: &str,
+        resume: Option<SessionId>,
+        open_files: Vec<Ino>,
+    ) -> Result<MetaReply> {
+        let volume = self.catalog.by_name(name)?;
+        let pusher = origin.pusher.clone();
+        let (id, epoch) = match resume {
+            Some(id) => {
+                let epoch = volume.resume_session(id, &origin.peer, &open_files, pusher)?;
+                (id, epoch)
+            }
+            None => {
+                let id = SessionId::from_random(self.env.random());
+                let epoch = volume.open_session(id, &origin.peer, pusher)?;
+                self.catalog.add_session(id, volume.clone());
+                let synced = volume.clone();
+                // The epoch fences older sessions: it must never be given twice.
+                self.blocking("opening a session", move || synced.sync())
+                    .await?;
+                (id, epoch)
+            }
+        };
+        self.sessions.notify_one();
+        Ok(MetaReply::Session(SessionInfo {
+            id,
+            epoch,
+            duration_ms: u32::try_from(self.session_duration.as_millis()).unwrap_or(u32::MAX),
+            volume: volume.info()?,
+        }))
+    }
+}

@@ -1,0 +1,396 @@
+//! The MRC as a service: how a call reaches its volume, and what is added to the reply on the way
+//! out.
+//!
+//! A call runs to completion on the thread that brought it. Only what waits for a disk flush is
+//! handed to [`Env::blocking`].
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use parking_lot::Mutex;
+use tokio::sync::{Notify, mpsc};
+use xtfs_protocol::directory::ServiceInfo;
+use xtfs_protocol::env::Env;
+use xtfs_protocol::ids::{ServiceId, SessionId};
+use xtfs_protocol::meta::{Caller, MetaOp, MetaReply, Placement, Push, Space};
+use xtfs_protocol::time::Time;
+use xtfs_protocol::transport::{Connector, Origin, Peer, Pusher, Service};
+use xtfs_protocol::{Answer, Call, CallHeader, Code, Error, Reply, Request, Result};
+
+use crate::catalog::Catalog;
+use crate::directory::Directory;
+use crate::error::lost_work;
+use crate::placement;
+use crate::step;
+use crate::volume::{Change, ContextParts, NO_PLACEMENT, Times, Volume};
+use crate::workers::Workers;
+
+/// Most recalls that wait to be sent; what does not fit is not sent, and the leases run out.
+const RECALLS_MAX: usize = 4096;
+
+/// What an [`Mrc`] needs to know.
+#[derive(Clone)]
+pub struct MrcOptions {
+    /// The folder that holds everything; made on first use.
+    pub dir: PathBuf,
+    /// Identity of this MRC; the folder belongs to it from the first start on.
+    pub id: ServiceId,
+    /// Options of every database. Memory is taken per volume: doubling `memtable_bytes` doubles it.
+    pub kv: babu_kv::Options,
+    /// Clock, randomness and the place for blocking work.
+    pub env: Env,
+    /// Addresses, `HOST:PORT`, under which this MRC lists itself.
+    pub addresses: Vec<String>,
+    /// How long a session lives without a call. Doubling it doubles how long the files and
+    /// leases of a client that died are held.
+    pub session_duration: Duration,
+    /// How long a lease lasts. Doubling it halves revalidation, and doubles how long another
+    /// client may see the past.
+    pub lease_duration: Duration,
+    /// How long a capability lasts. Doubling it halves renewals by clients that keep files open.
+    pub capability_duration: Duration,
+    /// Time between the heartbeats of a service; after three it is silent.
+    pub heartbeat_interval: Duration,
+}
+
+impl MrcOptions {
+    /// The defaults for a folder and an identity.
+    #[must_use]
+    pub fn new(dir: impl Into<PathBuf>, id: ServiceId, env: Env) -> Self {
+        Self {
+            dir: dir.into(),
+            id,
+            kv: babu_kv::Options::default(),
+            env,
+            addresses: Vec::new(),
+            session_duration: Duration::from_secs(60),
+            lease_duration: Duration::from_secs(1),
+            capability_duration: Duration::from_secs(600),
+            heartbeat_interval: Duration::from_secs(1),
+        }
+    }
+}
+
+/// A recall on its way to a client.
+pub(crate) struct Recall {
+    pub pusher: Arc<dyn Pusher>,
+    pub push: Push,
+}
+
+/// What calls and workers share.
+pub(crate) struct Shared {
+    pub env: Env,
+    pub directory: Directory,
+    pub catalog: Catalog,
+    pub capability_duration: Duration,
+    pub session_duration: Duration,
+    /// Counts placements, so that files spread.
+    rotation: AtomicU64,
+    /// The deletion queue of some volume grew.
+    pub deletions: Notify,
+    /// Sessions or orphans changed.
+    pub sessions: Notify,
+    recalls: mpsc::Sender<Recall>,
+    ended: AtomicBool,
+}
+
+/// A metadata and replica catalog at work.
+pub struct Mrc {
+    shared: Arc<Shared>,
+    workers: Mutex<Workers>,
+}
+
+impl Mrc {
+    /// Opens everything below the folder. May wait for the disk.
+    ///
+    /// # Errors
+    /// When a file cannot be read or is damaged, is of a newer version, is in use by another
+    /// process, or belongs to another MRC.
+    pub fn open(options: MrcOptions) -> Result<Arc<Self>> {
+        let directory = Directory::open(
+            &options.dir.join("directory"),
+            options.kv.clone(),
+            options.id,
+            options.addresses,
+            options.heartbeat_interval,
+            &options.env,
+        )
+        .map_err(|error| error.within("directory of services"))?;
+        let times = Times {
+            session: options.session_duration,
+            lease: options.lease_duration,
+        };
+        let catalog = Catalog::open(&options.dir, options.kv, times, &directory)?;
+        let (recalls, recalled) = mpsc::channel(RECALLS_MAX);
+        let shared = Arc::new(Shared {
+            rotation: AtomicU64::new(options.env.random_u64()),
+            env: options.env,
+            directory,
+            catalog,
+            capability_duration: options.capability_duration,
+            session_duration: options.session_duration,
+            deletions: Notify::new(),
+            sessions: Notify::new(),
+            recalls,
+            ended: AtomicBool::new(false),
+        });
+        Ok(Arc::new(Self {
+            shared,
+            workers: Mutex::new(Workers::idle(recalled)),
+        }))
+    }
+
+    /// Starts the background work: deletions on the OSDs that `connector` reaches, the end of
+    /// sessions, and recalls. To be called once, within a tokio runtime.
+    pub fn start(&self, connector: Arc<dyn Connector>) {
+        self.workers.lock().start(&self.shared, connector);
+    }
+
+    /// Where a service is.
+    ///
+    /// # Errors
+    /// [`Code::NotFound`] when it never registered.
+    pub fn resolve(&self, id: ServiceId) -> Result<ServiceInfo> {
+        self.shared.directory.resolve(id, self.shared.env.now())
+    }
+
+    /// Ends the background work and closes the databases; calls are refused from now on.
+    ///
+    /// # Errors
+    /// When a database could not be closed in order. Nothing that was answered is lost then, it
+    /// only may not be on the disk yet.
+    pub async fn shutdown(&self) -> Result<()> {
+        self.shared.ended.store(true, Ordering::SeqCst);
+        let stopping = self.workers.lock().stop();
+        stopping.await;
+        let shared = self.shared.clone();
+        let closing = move || {
+            let volumes = shared.catalog.close();
+            volumes.and(shared.directory.close())
+        };
+        let closed = self.shared.env.blocking(closing).await;
+        closed.ok_or_else(|| lost_work("closing the databases"))?
+    }
+}
+
+#[async_trait]
+impl Service for Mrc {
+    async fn call(&self, origin: Origin, call: Call) -> Answer {
+        let Call {
+            header, request, ..
+        } = call;
+        if self.shared.ended.load(Ordering::SeqCst) {
+            let error = Error::retryable(Code::ShuttingDown, "MRC", 1000);
+            return Answer::new(Err(error));
+        }
+        let shared = &self.shared;
+        let reply = match request {
+            Request::Meta { caller, op } => shared
+                .meta(&origin, &header, &caller, op)
+                .await
+                .map(Reply::Meta),
+            Request::Directory(op) => shared.directory(&origin, op).await.map(Reply::Directory),
+            Request::Object(_) => Err(Error::new(Code::Protocol, "an MRC has no objects")),
+        };
+        Answer::new(reply)
+    }
+}
+
+impl Shared {
+    async fn directory(
+        self: &Arc<Self>,
+        origin: &Origin,
+        op: xtfs_protocol::directory::DirectoryOp,
+    ) -> Result<xtfs_protocol::directory::DirectoryReply> {
+        let (reply, durable) = self.directory.answer(&origin.peer, op, self.env.now())?;
+        if durable {
+            let shared = self.clone();
+            self.blocking("registration", move || shared.directory.sync())
+                .await?;
+        }
+        Ok(reply)
+    }
+
+    async fn meta(
+        self: &Arc<Self>,
+        origin: &Origin,
+        header: &CallHeader,
+        caller: &Caller,
+        op: MetaOp,
+    ) -> Result<MetaReply> {
+        check_caller(&origin.peer, caller)?;
+        match op {
+            MetaOp::CreateVolume { .. }
+            | MetaOp::DeleteVolume { .. }
+            | MetaOp::ListVolumes
+            | MetaOp::ListFiles { .. } => self.administer(origin, op).await,
+            MetaOp::OpenSession {
+                volume,
+                resume,
+                open_files,
+            } => self.open_session(origin, &volume, resume, open_files).await,
+            op => self.of_session(origin, header, caller, op).await,
+        }
+    }
+
+    async fn of_session(
+        self: &Arc<Self>,
+        origin: &Origin,
+        header: &CallHeader,
+        caller: &Caller,
+        op: MetaOp,
+    ) -> Result<MetaReply> {
+        let session = header.session;
+        let volume = self.catalog.of_session(session)?;
+        let epoch = volume.touch(session, &origin.peer, origin.pusher.as_ref())?;
+        match op {
+            MetaOp::RenewSession => Ok(MetaReply::Done),
+            MetaOp::CloseSession => {
+                volume.end_session(session)?;
+                self.catalog.remove_session(session);
+                self.sessions.notify_one();
+                Ok(MetaReply::Done)
+            }
+            MetaOp::ReturnLease { ino } => {
+                volume.leases.returned(ino, session);
+                Ok(MetaReply::Done)
+            }
+            MetaOp::Statfs => self.statfs(&volume),
+            MetaOp::Sync => {
+                self.blocking("sync", move || volume.sync()).await?;
+                Ok(MetaReply::Done)
+            }
+            op => {
+                let placement = self.placement(&volume, &op);
+                let time = self.env.now();
+                let parts = ContextParts {
+                    caller,
+                    trusted: origin.peer.is_trusted(),
+                    time,
+                    session,
+                    session_epoch: epoch,
+                    expires: self.expiry(time),
+                    placement: placement.as_ref().unwrap_or(&NO_PLACEMENT),
+                };
+                self.namespace(&volume, header, &op, &parts).await
+            }
+        }
+    }
+
+    async fn namespace(
+        self: &Arc<Self>,
+        volume: &Arc<Volume>,
+        header: &CallHeader,
+        op: &MetaOp,
+        parts: &ContextParts<'_>,
+    ) -> Result<MetaReply> {
+        let session = header.session;
+        let mut reply = if step::is_change(op) {
+            let change = Change {
+                op,
+                session,
+                sequence: header.sequence,
+                answered: header.answered,
+            };
+            let outcome = volume.change(&change, parts)?;
+            for ino in &outcome.touched {
+                self.recall(volume, *ino, session);
+            }
+            if outcome.reclaims {
+                self.deletions.notify_one();
+            }
+            if outcome.durable {
+                let volume = volume.clone();
+                self.blocking("commit", move || volume.sync()).await?;
+            }
+            outcome.reply
+        } else {
+            volume.read(op, parts)?
+        };
+        volume.leases.grant_reply(session, &mut reply);
+        self.sign(&mut reply, parts.expires);
+        Ok(reply)
+    }
+
+    /// Gives the capability of a reply its code and, when the reply is an old one, its time.
+    fn sign(&self, reply: &mut MetaReply, expires: Time) {
+        if let MetaReply::Opened(opened) | MetaReply::Truncated(opened) = reply {
+            opened.capability.expires = expires;
+            opened.capability = self.directory.keys.sign(opened.capability.clone());
+        }
+    }
+
+    /// Tells the other sessions that hold a lease on a changed inode, without waiting.
+    fn recall(&self, volume: &Volume, ino: u64, by: SessionId) {
+        for session in volume.leases.recall(ino, by) {
+            if let Some(pusher) = volume.pusher(session) {
+                let push = Push::Recall {
+                    volume: volume.id(),
+                    ino,
+                };
+                // A full queue drops it: the lease ends with its time.
+                let _ = self.recalls.try_send(Recall { pusher, push });
+            }
+        }
+    }
+
+    /// Where the file that an operation may make would go.
+    fn placement(&self, volume: &Volume, op: &MetaOp) -> Option<Result<Placement>> {
+        if !matches!(op, MetaOp::Create { .. } | MetaOp::Mknod { .. }) {
+            return None;
+        }
+        let online = self.directory.online_osds();
+        let rotation = self.rotation.fetch_add(1, Ordering::Relaxed);
+        Some(placement::choose(&online, &volume.record.layout, rotation))
+    }
+
+    fn statfs(&self, volume: &Volume) -> Result<MetaReply> {
+        let (total_bytes, free_bytes) = self.directory.space();
+        Ok(MetaReply::Statfs(Space {
+            total_bytes,
+            free_bytes,
+            used_inodes: volume.info()?.used_inodes,
+        }))
+    }
+
+    fn expiry(&self, now: Time) -> Time {
+        let duration = self.capability_duration;
+        let nanos = now.nanos.saturating_add(duration.subsec_nanos());
+        let secs = i64::try_from(duration.as_secs()).unwrap_or(i64::MAX);
+        Time {
+            secs: now
+                .secs
+                .saturating_add(secs)
+                .saturating_add(i64::from(nanos / 1_000_000_000)),
+            nanos: nanos % 1_000_000_000,
+        }
+    }
+
+    /// Runs work that may wait for a disk where such work belongs.
+    pub async fn blocking<T: Send + 'static>(
+        &self,
+        what: &str,
+        work: impl FnOnce() -> Result<T> + Send + 'static,
+    ) -> Result<T> {
+        let done = self.env.blocking(work).await;
+        done.ok_or_else(|| lost_work(what))?
+    }
+}
+
+/// A host acts for any of its users, a user only as themself.
+fn check_caller(peer: &Peer, caller: &Caller) -> Result<()> {
+    if caller.groups.len() > Caller::GROUPS_MAX {
+        return Err(Error::new(Code::Invalid, "caller with too many groups"));
+    }
+    if let Peer::User { uid, gids } = peer {
+        let known = |gid: &u32| gids.contains(gid);
+        if caller.uid != *uid || !known(&caller.gid) || !caller.groups.iter().all(known) {
+            let context = format!("user {uid} acts as {}:{}", caller.uid, caller.gid);
+            return Err(Error::new(Code::NotPermitted, context));
+        }
+    }
+    Ok(())
+}

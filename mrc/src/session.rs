@@ -1,0 +1,359 @@
+//! The sessions of one volume: who may ask, what they have open, which replies are kept.
+//!
+//! What must survive a restart lies in the volume's database (the session itself and its kept
+//! replies); open files are told anew by the client when it resumes. Until every session from
+//! before the restart has resumed or run out, any file may be open.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use tokio::time::Instant;
+use xtfs_protocol::ids::{Ino, SessionId};
+use xtfs_protocol::transport::{Peer, Pusher};
+use xtfs_protocol::{Code, Error, Result};
+
+use crate::records::SessionRecord;
+use crate::step::{Effect, Held, OpenFiles};
+
+/// Most sessions of a volume.
+const SESSIONS_MAX: usize = 65_536;
+/// Most files that one session has open.
+const OPEN_FILES_MAX: usize = 1 << 20;
+/// Most users of one open file whose way of opening is remembered; more are checked again.
+const USERS_MAX: usize = 64;
+/// Most replies of one session that its client has not said to have received.
+const KEPT_MAX: usize = 8192;
+
+/// A reply that must be given again when its request is repeated.
+#[derive(Debug, Clone)]
+pub(crate) enum Kept {
+    /// It lies in the database, in the batch of its effect.
+    Stored,
+    /// The request failed and had no effect.
+    Failed(Error),
+}
+
+struct Session {
+    epoch: u64,
+    owner: String,
+    deadline: Instant,
+    /// Its open files are known.
+    resumed: bool,
+    open: BTreeMap<Ino, Vec<(u32, Held)>>,
+    kept: BTreeMap<u64, Kept>,
+    answered: u64,
+    pusher: Option<Arc<dyn Pusher>>,
+}
+
+/// The sessions of one volume.
+pub(crate) struct Sessions {
+    duration: Duration,
+    sessions: BTreeMap<SessionId, Session>,
+    /// How many sessions have an inode open.
+    holders: BTreeMap<Ino, u32>,
+    unresumed: BTreeSet<SessionId>,
+}
+
+/// Who a peer is, as text that is kept with its sessions.
+pub(crate) fn owner(peer: &Peer) -> String {
+    match peer {
+        Peer::Service(id) => format!("service {id}"),
+        Peer::Host(name) => format!("host {name}"),
+        Peer::User { uid, .. } => format!("user {uid}"),
+    }
+}
+
+fn expired(id: SessionId, why: &str) -> Error {
+    Error::reopen(Code::SessionExpired, format!("session {id}: {why}"))
+}
+
+impl Sessions {
+    /// The sessions that the database knows, none of them resumed.
+    pub fn restored(
+        duration: Duration,
+        records: BTreeMap<SessionId, SessionRecord>,
+        kept: Vec<(SessionId, u64)>,
+    ) -> Self {
+        let mut sessions = Self {
+            duration,
+            sessions: BTreeMap::new(),
+            holders: BTreeMap::new(),
+            unresumed: BTreeSet::new(),
+        };
+        for (id, record) in records {
+            sessions.insert(id, record, false, None);
+            sessions.unresumed.insert(id);
+        }
+        for (id, sequence) in kept {
+            if let Some(session) = sessions.sessions.get_mut(&id) {
+                session.kept.insert(sequence, Kept::Stored);
+            }
+        }
+        sessions
+    }
+
+    fn insert(
+        &mut self,
+        id: SessionId,
+        record: SessionRecord,
+        resumed: bool,
+        pusher: Option<Arc<dyn Pusher>>,
+    ) {
+        let session = Session {
+            epoch: record.epoch,
+            owner: record.owner,
+            deadline: Instant::now() + self.duration,
+            resumed,
+            open: BTreeMap::new(),
+            kept: BTreeMap::new(),
+            answered: 0,
+            pusher,
+        };
+        self.sessions.insert(id, session);
+    }
+
+    /// Is there room for one more?
+    pub fn check_room(&self) -> Result<()> {
+        if self.sessions.len() < SESSIONS_MAX {
+            return Ok(());
+        }
+        let context = format!("the volume has {SESSIONS_MAX} sessions, no more are accepted");
+        Err(Error::retryable(Code::Busy, context, 5000))
+    }
+
+    pub fn add(&mut self, id: SessionId, record: SessionRecord, pusher: Option<Arc<dyn Pusher>>) {
+        self.insert(id, record, true, pusher);
+    }
+
+    /// Goes on with a session whose client tells what it has open. Returns its epoch.
+    pub fn resume(
+        &mut self,
+        id: SessionId,
+        peer: &Peer,
+        open_files: &[Ino],
+        pusher: Option<Arc<dyn Pusher>>,
+    ) -> Result<u64> {
+        if open_files.len() > OPEN_FILES_MAX {
+            return Err(Error::new(Code::Invalid, "too many open files"));
+        }
+        let trusted = peer.is_trusted();
+        let held = Held {
+            read: trusted,
+            write: trusted,
+        };
+        let duration = self.duration;
+        let session = self.of_peer(id, peer)?;
+        session.resumed = true;
+        session.deadline = Instant::now() + duration;
+        session.pusher = pusher;
+        let epoch = session.epoch;
+        self.unresumed.remove(&id);
+        for ino in open_files {
+            self.note_open(id, *ino, 0, held);
+        }
+        Ok(epoch)
+    }
+
+    fn of_peer(&mut self, id: SessionId, peer: &Peer) -> Result<&mut Session> {
+        let session = self
+            .sessions
+            .get_mut(&id)
+            .ok_or_else(|| expired(id, "it does not exist any more"))?;
+        if session.owner == owner(peer) {
+            Ok(session)
+        } else {
+            let context = format!("session {id} belongs to another peer");
+            Err(Error::new(Code::NotPermitted, context))
+        }
+    }
+
+    /// A call of the session arrived: it lives on. Returns its epoch.
+    pub fn touch(
+        &mut self,
+        id: SessionId,
+        peer: &Peer,
+        pusher: Option<&Arc<dyn Pusher>>,
+    ) -> Result<u64> {
+        let deadline = Instant::now() + self.duration;
+        let session = self.of_peer(id, peer)?;
+        if !session.resumed {
+            return Err(expired(id, "the MRC was restarted, resume it"));
+        }
+        session.deadline = deadline;
+        if let Some(pusher) = pusher
+            && !session
+                .pusher
+                .as_ref()
+                .is_some_and(|known| Arc::ptr_eq(known, pusher))
+        {
+            session.pusher = Some(pusher.clone());
+        }
+        Ok(session.epoch)
+    }
+
+    /// What is known of a changing request: nothing, or its kept reply.
+    pub fn kept(&mut self, id: SessionId, sequence: u64) -> Result<Option<Kept>> {
+        let session = self
+            .sessions
+            .get(&id)
+            .ok_or_else(|| expired(id, "it does not exist any more"))?;
+        if let Some(kept) = session.kept.get(&sequence) {
+            return Ok(Some(kept.clone()));
+        }
+        if sequence <= session.answered {
+            let context = format!("request {sequence} was answered and forgotten");
+            return Err(Error::new(Code::Protocol, context));
+        }
+        if session.kept.len() >= KEPT_MAX {
+            let context = format!("{KEPT_MAX} replies wait to be acknowledged");
+            return Err(Error::retryable(Code::Busy, context, 100));
+        }
+        if session.open.len() >= OPEN_FILES_MAX {
+            let context = format!("the session has {OPEN_FILES_MAX} files open");
+            return Err(Error::retryable(Code::Busy, context, 100));
+        }
+        Ok(None)
+    }
+
+    /// The replies up to `answered` that lie in the database and may be forgotten.
+    pub fn forgettable(&self, id: SessionId, answered: u64) -> Vec<u64> {
+        let Some(session) = self.sessions.get(&id) else {
+            return Vec::new();
+        };
+        let stored = session.kept.range(..=answered);
+        stored
+            .filter(|(_, kept)| matches!(kept, Kept::Stored))
+            .map(|(sequence, _)| *sequence)
+            .collect()
+    }
+
+    /// Forgets the replies up to `answered`.
+    pub fn forget(&mut self, id: SessionId, answered: u64) {
+        if let Some(session) = self.sessions.get_mut(&id) {
+            session.answered = session.answered.max(answered);
+            session.kept.retain(|sequence, _| *sequence > answered);
+        }
+    }
+
+    pub fn remember(&mut self, id: SessionId, sequence: u64, kept: Kept) {
+        if let Some(session) = self.sessions.get_mut(&id) {
+            session.kept.insert(sequence, kept);
+        }
+    }
+
+    /// Applies what a step did to the session's open files.
+    pub fn apply(&mut self, id: SessionId, effect: Effect) {
+        match effect {
+            Effect::Opened { ino, uid, held } => self.note_open(id, ino, uid, held),
+            Effect::Released { ino } => {
+                let session = self.sessions.get_mut(&id);
+                if session.is_some_and(|session| session.open.remove(&ino).is_some()) {
+                    self.drop_holder(ino);
+                }
+            }
+        }
+    }
+
+    fn note_open(&mut self, id: SessionId, ino: Ino, uid: u32, held: Held) {
+        let Some(session) = self.sessions.get_mut(&id) else {
+            return;
+        };
+        let users = session.open.entry(ino).or_default();
+        if users.is_empty() {
+            *self.holders.entry(ino).or_insert(0) += 1;
+        }
+        match users.iter_mut().find(|(user, _)| *user == uid) {
+            Some((_, known)) => {
+                known.read |= held.read;
+                known.write |= held.write;
+            }
+            None => {
+                if users.len() >= USERS_MAX {
+                    users.remove(0);
+                }
+                users.push((uid, held));
+            }
+        }
+    }
+
+    fn drop_holder(&mut self, ino: Ino) {
+        if let Some(count) = self.holders.get_mut(&ino) {
+            *count = count.saturating_sub(1);
+            if *count == 0 {
+                self.holders.remove(&ino);
+            }
+        }
+    }
+
+    /// Ends a session; what it had open is open no longer.
+    pub fn remove(&mut self, id: SessionId) {
+        self.unresumed.remove(&id);
+        let Some(session) = self.sessions.remove(&id) else {
+            return;
+        };
+        for ino in session.open.into_keys() {
+            self.drop_holder(ino);
+        }
+    }
+
+    /// The sessions whose time ran out.
+    pub fn overdue(&self, now: Instant) -> Vec<SessionId> {
+        let overdue = self.sessions.iter().filter(|(_, s)| s.deadline <= now);
+        overdue.map(|(id, _)| *id).collect()
+    }
+
+    /// When the next session runs out if it is not heard of.
+    pub fn next_deadline(&self) -> Option<Instant> {
+        self.sessions.values().map(|s| s.deadline).min()
+    }
+
+    pub fn ids(&self) -> Vec<SessionId> {
+        self.sessions.keys().copied().collect()
+    }
+
+    pub fn pusher(&self, id: SessionId) -> Option<Arc<dyn Pusher>> {
+        self.sessions.get(&id)?.pusher.clone()
+    }
+
+    fn is_open(&self, ino: Ino) -> bool {
+        !self.unresumed.is_empty() || self.holders.contains_key(&ino)
+    }
+
+    fn is_open_elsewhere(&self, ino: Ino, asking: SessionId) -> bool {
+        let own = self
+            .sessions
+            .get(&asking)
+            .is_some_and(|session| session.open.contains_key(&ino));
+        let holders = self.holders.get(&ino).copied().unwrap_or(0);
+        !self.unresumed.is_empty() || holders > u32::from(own)
+    }
+
+    fn held(&self, ino: Ino, uid: u32, asking: SessionId) -> Held {
+        let users = self.sessions.get(&asking).and_then(|s| s.open.get(&ino));
+        users
+            .and_then(|users| users.iter().find(|(user, _)| *user == uid))
+            .map_or(Held::default(), |(_, held)| *held)
+    }
+}
+
+/// What a step of one session may know of the open files.
+pub(crate) struct Asking<'a> {
+    pub sessions: &'a Mutex<Sessions>,
+    pub session: SessionId,
+}
+
+impl OpenFiles for Asking<'_> {
+    fn is_open(&self, ino: Ino) -> bool {
+        self.sessions.lock().is_open(ino)
+    }
+
+    fn is_open_elsewhere(&self, ino: Ino) -> bool {
+        self.sessions.lock().is_open_elsewhere(ino, self.session)
+    }
+
+    fn held(&self, ino: Ino, uid: u32) -> Held {
+        self.sessions.lock().held(ino, uid, self.session)
+    }
+}

@@ -1,0 +1,86 @@
+//! Who may do what: mode bits with supplementary groups, and the rules for root, owners and
+//! sticky directories.
+
+use xtfs_protocol::meta::Caller;
+use xtfs_protocol::{Code, Result};
+
+use super::transaction::Transaction;
+use crate::inode::Inode;
+
+pub(super) const READ: u8 = 4;
+pub(super) const WRITE: u8 = 2;
+pub(super) const EXECUTE: u8 = 1;
+
+pub(super) const SET_UID: u16 = 0o4000;
+pub(super) const SET_GID: u16 = 0o2000;
+pub(super) const STICKY: u16 = 0o1000;
+pub(super) const GROUP_EXECUTE: u16 = 0o010;
+const ANY_EXECUTE: u16 = 0o111;
+
+pub(super) const fn is_root(caller: &Caller) -> bool {
+    caller.uid == 0
+}
+
+pub(super) fn in_group(caller: &Caller, gid: u32) -> bool {
+    caller.gid == gid || caller.groups.contains(&gid)
+}
+
+/// Do the mode bits (or being root) allow everything in `mask`?
+pub(super) fn allows(caller: &Caller, inode: &Inode, mask: u8) -> bool {
+    if is_root(caller) {
+        return mask & EXECUTE == 0 || inode.is_directory() || inode.mode & ANY_EXECUTE != 0;
+    }
+    let shift = if caller.uid == inode.uid {
+        6
+    } else if in_group(caller, inode.gid) {
+        3
+    } else {
+        0
+    };
+    let bits = (inode.mode >> shift) & 7;
+    bits & u16::from(mask) == u16::from(mask)
+}
+
+/// The mode without the bits that a change by someone without privilege takes away: set-user-id,
+/// and set-group-id where it means execution under the group or the caller is not in the group.
+pub(super) fn without_set_ids(caller: &Caller, inode: &Inode) -> u16 {
+    let mut mode = inode.mode & !SET_UID;
+    let outside = !is_root(caller) && !in_group(caller, inode.gid);
+    if mode & GROUP_EXECUTE != 0 || outside {
+        mode &= !SET_GID;
+    }
+    mode
+}
+
+impl Transaction<'_> {
+    pub(super) fn caller(&self) -> &Caller {
+        self.context.caller
+    }
+
+    pub(super) fn allows(&self, inode: &Inode, mask: u8) -> bool {
+        allows(self.caller(), inode, mask)
+    }
+
+    pub(super) fn need(&self, inode: &Inode, mask: u8) -> Result<()> {
+        if self.allows(inode, mask) {
+            Ok(())
+        } else {
+            Err(Code::AccessDenied.into())
+        }
+    }
+
+    /// Owner or root.
+    pub(super) fn owns(&self, inode: &Inode) -> bool {
+        is_root(self.caller()) || self.caller().uid == inode.uid
+    }
+
+    /// May the caller take the name of `victim` out of `directory`?
+    pub(super) fn need_removal(&self, directory: &Inode, victim: &Inode) -> Result<()> {
+        self.need(directory, WRITE | EXECUTE)?;
+        let sticky = directory.mode & STICKY != 0;
+        if sticky && !self.owns(directory) && !self.owns(victim) {
+            return Err(Code::NotPermitted.into());
+        }
+        Ok(())
+    }
+}
