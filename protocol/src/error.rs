@@ -1,7 +1,7 @@
 //! What can go wrong, as a value that crosses the wire.
 //!
-//! One definition lists every kind with its errno and its text; [`Code`], [`Code::errno`] and
-//! [`Code::from_errno`] are made from it.
+//! One definition lists every kind with its errno and its text; [`Code`] and [`Code::errno`] are made
+//! from it.
 
 use std::fmt;
 

@@ -70,8 +70,9 @@ pub struct Origin {
 
 /// Something that answers calls: an MRC, an OSD.
 ///
-/// A call is awaited until its deadline, also when its client goes away, and is then dropped where
-/// it waits. So what must not be torn apart is done between two waits or on a thread of its own.
+/// A call that has not ended at its deadline is dropped where it waits; within one process also when
+/// its caller is dropped. So what must not be torn apart is done between two waits, or as blocking
+/// work, which ends by itself. A client that is gone does not end its calls.
 #[async_trait]
 pub trait Service: Send + Sync + 'static {
     /// Answers one call. Never panics, whatever it is asked.
@@ -94,7 +95,8 @@ pub trait Connector: Send + Sync + 'static {
     fn mrc(&self) -> Arc<dyn Connection>;
     /// The way to an OSD, looked up in the directory on first use.
     async fn osd(&self, id: ServiceId) -> Result<Arc<dyn Connection>>;
-    /// Says who takes what services send unasked. Later calls replace earlier ones.
+    /// Says who takes what services send unasked. Later calls replace earlier ones. The connector
+    /// keeps the handler alive, so a handler holds the owner of its connector weakly.
     fn set_push_handler(&self, handler: Arc<dyn PushHandler>);
 }
 
