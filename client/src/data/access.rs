@@ -1,0 +1,274 @@
+//! Operations on objects under a capability, renewed when it is refused or about to be.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use futures_util::future::BoxFuture;
+use futures_util::stream::{self, StreamExt, TryStreamExt};
+use tokio::time::Instant;
+use xtfs_layout::{Cut, cut};
+use xtfs_protocol::meta::{Caller, MetaOp, MetaReply, OpenMode, Opened};
+use xtfs_protocol::object::{ObjectOp, ObjectReply};
+use xtfs_protocol::{Code, Error, Result, Retry};
+
+use crate::session::within;
+use crate::vfs::inode::{Access, Inode};
+use crate::vfs::{Inner, Mark, unexpected};
+
+/// Renewals that one operation tries.
+const RENEWALS_MAX: u32 = 8;
+
+/// What an operation needs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Need {
+    /// To read.
+    Read,
+    /// To write.
+    Write,
+    /// To write, without carrying out a pending cut first.
+    Cut,
+}
+
+/// What an opened file is the answer to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum After {
+    /// An open, or a renewal.
+    Open,
+    /// A change of the size, under the inode's exclusive turn.
+    SetSize,
+}
+
+impl Inner {
+    /// Asks the OSD at a position of the file's placement. `build` makes the operation from the
+    /// access and says the position.
+    pub(crate) async fn object(
+        self: &Arc<Self>,
+        inode: &Arc<Inode>,
+        need: Need,
+        deadline: Instant,
+        payload: Bytes,
+        build: impl Fn(&Access) -> (usize, ObjectOp) + Send + Sync,
+    ) -> Result<(ObjectReply, Bytes)> {
+        let mut renewals = 0;
+        loop {
+            let mut access = inode.access()?;
+            if !self.suffices(&access, need) {
+                access = self.renew(inode, access.serial, need, deadline).await?;
+            }
+            if access.cut.is_some() && need != Need::Cut {
+                self.carry_cut(inode, deadline).await?;
+                access = inode.access()?;
+            }
+            let (position, op) = build(&access);
+            let osd = access.placement.osds.get(position).ok_or_else(|| {
+                Error::new(
+                    Code::Protocol,
+                    format!("inode {}: no OSD {position}", inode.ino),
+                )
+            })?;
+            let error = match self
+                .session
+                .object(*osd, op, payload.clone(), deadline)
+                .await
+            {
+                Ok(reply) => return Ok(reply),
+                Err(error) => error,
+            };
+            let refused = error.retry == Retry::Reopen || error.code == Code::BadCapability;
+            if !refused || renewals == RENEWALS_MAX || Instant::now() >= deadline {
+                return Err(error.within(format!("osd {osd}, inode {}", inode.ino)));
+            }
+            renewals += 1;
+            self.renew(inode, access.serial, need, deadline).await?;
+        }
+    }
+
+    /// Tells every OSD of the file about a truncation, makes it durable, tells the MRC.
+    pub(crate) fn carry_cut<'a>(
+        self: &'a Arc<Self>,
+        inode: &'a Arc<Inode>,
+        deadline: Instant,
+    ) -> BoxFuture<'a, Result<()>> {
+        Box::pin(async move {
+            let access = inode.access()?;
+            let Some(pending) = access.cut else {
+                return Ok(());
+            };
+            let positions = 0..access.placement.osds.len();
+            let what = cut(&access.layout(), pending.size);
+            let deltas: Vec<i64> = stream::iter(positions)
+                .map(|position| self.cut_position(inode, position, pending.epoch, what, deadline))
+                .buffer_unordered(8)
+                .try_collect()
+                .await?;
+            let op = MetaOp::TruncateDone {
+                ino: inode.ino,
+                epoch: pending.epoch,
+            };
+            self.done(&Caller::root(), op).await?;
+            let mut state = inode.state.lock();
+            state.pending.allocated = deltas
+                .into_iter()
+                .fold(state.pending.allocated, i64::saturating_add);
+            if let Some(access) = &mut state.access
+                && access.cut.is_some_and(|cut| cut.epoch == pending.epoch)
+            {
+                access.cut = None;
+            }
+            Ok(())
+        })
+    }
+
+    /// Tells one OSD; durable when it returns.
+    async fn cut_position(
+        self: &Arc<Self>,
+        inode: &Arc<Inode>,
+        position: usize,
+        epoch: u64,
+        what: Cut,
+        deadline: Instant,
+    ) -> Result<i64> {
+        let truncate = |access: &Access| {
+            let op = ObjectOp::Truncate {
+                capability: access.capability.clone(),
+                file: access.file(),
+                epoch,
+                remove_from: what.remove_from,
+                shorten: what.shorten,
+            };
+            (position, op)
+        };
+        let (reply, _) = self
+            .object(inode, Need::Cut, deadline, Bytes::new(), truncate)
+            .await?;
+        self.flush_position(inode, position, Need::Cut, deadline)
+            .await?;
+        Ok(match reply {
+            ObjectReply::Written { allocated_delta } => allocated_delta,
+            _ => 0,
+        })
+    }
+
+    /// Makes what one OSD acknowledged for the file durable.
+    pub(crate) async fn flush_position(
+        self: &Arc<Self>,
+        inode: &Arc<Inode>,
+        position: usize,
+        need: Need,
+        deadline: Instant,
+    ) -> Result<()> {
+        let flush = |access: &Access| {
+            let op = ObjectOp::Flush {
+                capability: access.capability.clone(),
+                file: access.file(),
+            };
+            (position, op)
+        };
+        self.object(inode, need, deadline, Bytes::new(), flush)
+            .await
+            .map(|_| ())
+    }
+
+    /// Takes in an opened file: forgets cached bytes that are no longer right.
+    pub(crate) fn install(&self, inode: &Inode, opened: Opened, mark: Mark, after: After) {
+        let mut state = inode.state.lock();
+        let size = opened.entry.attr.size;
+        let version = opened.entry.attr.data_version;
+        let file = opened.capability.file;
+        let keep = match after {
+            After::Open => {
+                self.absorb(&mut state, opened.entry, mark);
+                state.version == Some(version) && state.file == Some(file)
+            }
+            After::SetSize => {
+                inode.forget_beyond(&mut state, &opened.placement.layout, size);
+                state.pending.end = state.pending.end.min(size);
+                state.pending.written_at = None;
+                self.absorb_change(&mut state, opened.entry, mark);
+                if let Some(attr) = &mut state.attr {
+                    attr.size = size;
+                }
+                let known = state.version.map(|known| known.saturating_add(1));
+                known.is_some_and(|next| version <= next)
+            }
+        };
+        if !keep {
+            inode.evict_clean(&mut state);
+            state.changes += 1;
+            state.kernel_stale = true;
+        }
+        state.version = Some(version);
+        state.file = Some(file);
+        set_access(&mut state.access, opened);
+    }
+
+    fn suffices(&self, access: &Access, need: Need) -> bool {
+        let capability = &access.capability;
+        let right = if need == Need::Read {
+            capability.read
+        } else {
+            capability.write
+        };
+        right && capability.session == self.session.current().id
+    }
+
+    async fn renew(
+        &self,
+        inode: &Arc<Inode>,
+        serial: u64,
+        need: Need,
+        deadline: Instant,
+    ) -> Result<Access> {
+        let _turn = within(deadline, inode.renewing.lock()).await?;
+        let access = inode.access()?;
+        if access.serial != serial && self.suffices(&access, need) {
+            return Ok(access);
+        }
+        self.reopen(inode, need != Need::Read).await?;
+        inode.access()
+    }
+
+    /// Opens the file anew at the MRC, on behalf of handles that have passed the permission check
+    /// already. Called in turn (`renewing`).
+    pub(crate) async fn reopen(&self, inode: &Arc<Inode>, write: bool) -> Result<()> {
+        let writers = inode.state.lock().writers;
+        let mark = self.mark();
+        let op = MetaOp::Open {
+            ino: inode.ino,
+            open: OpenMode {
+                read: true,
+                write: write || writers > 0,
+                truncate: false,
+            },
+        };
+        let MetaReply::Opened(opened) = self.session.meta(&Caller::root(), op).await? else {
+            return Err(unexpected());
+        };
+        self.install(inode, *opened, mark, After::Open);
+        Ok(())
+    }
+}
+
+/// Replaces the access, unless the old one allows more of the same.
+fn set_access(slot: &mut Option<Access>, opened: Opened) {
+    let serial = slot.as_ref().map_or(1, |old| old.serial + 1);
+    if let Some(old) = slot {
+        let (a, b) = (&old.capability, &opened.capability);
+        let same = a.file == b.file
+            && a.session == b.session
+            && a.session_epoch == b.session_epoch
+            && a.view == b.view
+            && a.truncate_epoch == b.truncate_epoch;
+        if same && a.write && !b.write {
+            old.serial = serial;
+            old.cut = opened.pending_cut;
+            return;
+        }
+    }
+    *slot = Some(Access {
+        placement: opened.placement,
+        capability: opened.capability,
+        cut: opened.pending_cut,
+        serial,
+    });
+}

@@ -1,0 +1,345 @@
+//! From the cache to the OSDs, then size and times to the MRC.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures_util::stream::{self, StreamExt, TryStreamExt};
+use tokio::sync::watch;
+use tokio::time::Instant;
+use xtfs_protocol::ids::ObjectId;
+use xtfs_protocol::meta::{Caller, FileUpdate, MetaOp};
+use xtfs_protocol::object::{ObjectOp, ObjectReply, Stability};
+use xtfs_protocol::{Code, Error, Result};
+
+use super::access::Need;
+use crate::session::within;
+use crate::vfs::Inner;
+use crate::vfs::inode::{Access, Inode, Pending};
+
+/// Objects, pieces or OSDs of one file that are served at a time.
+const PARALLEL: usize = 8;
+
+/// Sends what has grown old, or everything when memory runs short, until told to stop.
+pub(crate) async fn run(inner: Arc<Inner>, mut stop: watch::Receiver<bool>) {
+    let pause = (inner.options.dirty_age_max / 5).max(Duration::from_millis(10));
+    loop {
+        tokio::select! {
+            _ = stop.wait_for(|stop| *stop) => return,
+            () = tokio::time::sleep(pause) => {}
+            () = inner.kick.notified() => {}
+        }
+        let everything = inner.budget.is_pressed();
+        let now = Instant::now();
+        for inode in inner.dirty_inodes() {
+            let old = inode.state.lock().dirty_since.is_some_and(|since| {
+                now.saturating_duration_since(since) >= inner.options.dirty_age_max
+            });
+            if !(everything || old) {
+                continue;
+            }
+            tokio::select! {
+                _ = stop.wait_for(|stop| *stop) => return,
+                result = inner.flush_inode(&inode) => if let Err(error) = result {
+                    tracing::warn!(ino = inode.ino, %error, "sending in the background failed");
+                }
+            }
+        }
+    }
+}
+
+impl Inner {
+    /// Puts an inode on the list of those with something to send.
+    pub(crate) fn note_dirty(&self, inode: &Arc<Inode>) {
+        self.dirty
+            .lock()
+            .entry(inode.ino)
+            .or_insert_with(|| Arc::clone(inode));
+    }
+
+    pub(crate) fn dirty_inodes(&self) -> Vec<Arc<Inode>> {
+        self.dirty.lock().values().cloned().collect()
+    }
+
+    /// Sends and tells everything of every inode.
+    pub(crate) async fn flush_all(self: &Arc<Self>) -> Result<()> {
+        let mut outcome = Ok(());
+        for inode in self.dirty_inodes() {
+            outcome = outcome.and(self.flush_inode(&inode).await);
+        }
+        outcome
+    }
+
+    /// Sends every byte that is dirty now, then tells the MRC. Errors are noted for every handle
+    /// as well.
+    pub(crate) async fn flush_inode(self: &Arc<Self>, inode: &Arc<Inode>) -> Result<()> {
+        if !inode.state.lock().is_dirty() {
+            self.dirty.lock().remove(&inode.ino);
+            return Ok(());
+        }
+        let deadline = self.session.deadline();
+        let sent = self.flush_data(inode, deadline).await;
+        let told = self.update(inode, deadline).await;
+        self.forget_clean(inode);
+        sent.and(told)
+    }
+
+    /// The same, and durable on the OSDs and at the MRC.
+    pub(crate) async fn sync_inode(self: &Arc<Self>, inode: &Arc<Inode>) -> Result<()> {
+        let deadline = self.session.deadline();
+        self.flush_data(inode, deadline).await?;
+        let positions = std::mem::take(&mut inode.state.lock().unflushed);
+        let flushed = stream::iter(positions.clone())
+            .map(|position| self.flush_position(inode, position, Need::Write, deadline))
+            .buffer_unordered(PARALLEL)
+            .try_collect::<Vec<()>>()
+            .await;
+        if let Err(error) = flushed {
+            let mut state = inode.state.lock();
+            state.unflushed.extend(positions);
+            state.errors.note(error.clone());
+            return Err(error);
+        }
+        self.update(inode, deadline).await?;
+        self.forget_clean(inode);
+        self.session.sync().await
+    }
+
+    /// Sends every byte that is dirty now.
+    pub(crate) async fn flush_data(
+        self: &Arc<Self>,
+        inode: &Arc<Inode>,
+        deadline: Instant,
+    ) -> Result<()> {
+        let objects: Vec<u64> = {
+            let state = inode.state.lock();
+            let unsent =
+                |(_, buffer): &(&u64, &crate::cache::object::ObjectBuffer)| buffer.unsent() > 0;
+            state
+                .objects
+                .iter()
+                .filter(unsent)
+                .map(|(&object, _)| object)
+                .collect()
+        };
+        let results: Vec<Result<()>> = stream::iter(objects)
+            .map(|object| self.send(inode, object, deadline))
+            .buffer_unordered(PARALLEL)
+            .collect()
+            .await;
+        results.into_iter().collect()
+    }
+
+    /// Starts sending one object; the file's flush waits for it.
+    pub(crate) fn send_in_background(self: &Arc<Self>, inode: &Arc<Inode>, object: u64) {
+        let (inner, inode) = (Arc::clone(self), Arc::clone(inode));
+        self.tasks.spawn(async move {
+            let deadline = inner.session.deadline();
+            let Ok(Ok(_place)) = within(deadline, inner.senders.acquire()).await else {
+                return;
+            };
+            if let Err(error) = inner.send(&inode, object, deadline).await {
+                tracing::warn!(ino = inode.ino, object, %error, "could not send an object");
+            }
+        });
+    }
+
+    /// Sends one object's dirty bytes, after those that are on their way already.
+    async fn send(
+        self: &Arc<Self>,
+        inode: &Arc<Inode>,
+        object: u64,
+        deadline: Instant,
+    ) -> Result<()> {
+        let _turn = within(deadline, inode.turn.read()).await?;
+        let pieces = loop {
+            let told = inode.settled.notified();
+            tokio::pin!(told);
+            told.as_mut().enable();
+            {
+                let mut state = inode.state.lock();
+                match state.objects.get(&object) {
+                    Some(buffer) if buffer.is_departing() => {}
+                    Some(buffer) if buffer.is_dirty() => {
+                        break inode.edit(&mut state, object, |buffer| buffer.depart());
+                    }
+                    _ => return Ok(()),
+                }
+            }
+            within(deadline, told).await?;
+        };
+        let departure = Departure {
+            inode,
+            object,
+            arrived: false,
+        };
+        let sent: Result<Vec<(usize, i64)>> = stream::iter(pieces)
+            .map(|(offset, bytes)| self.send_piece(inode, object, offset, bytes, deadline))
+            .buffer_unordered(PARALLEL)
+            .try_collect()
+            .await;
+        match sent {
+            Ok(deltas) => {
+                let mut state = inode.state.lock();
+                for (position, delta) in deltas {
+                    state.unflushed.insert(position);
+                    state.pending.allocated = state.pending.allocated.saturating_add(delta);
+                }
+                drop(state);
+                departure.arrive();
+                Ok(())
+            }
+            Err(error) => {
+                tracing::error!(ino = inode.ino, object, %error, "written bytes are lost");
+                inode.state.lock().errors.note(error.clone());
+                Err(error)
+            }
+        }
+    }
+
+    async fn send_piece(
+        self: &Arc<Self>,
+        inode: &Arc<Inode>,
+        object: u64,
+        offset: u32,
+        bytes: Bytes,
+        deadline: Instant,
+    ) -> Result<(usize, i64)> {
+        let position = inode.access()?.layout().position(object, 0);
+        let build = |access: &Access| {
+            let op = ObjectOp::Write {
+                capability: access.capability.clone(),
+                object: ObjectId {
+                    file: access.file(),
+                    object,
+                    shard: 0,
+                },
+                offset,
+                stability: Stability::Written,
+            };
+            (position, op)
+        };
+        let (reply, _) = self
+            .object(inode, Need::Write, deadline, bytes, build)
+            .await?;
+        match reply {
+            ObjectReply::Written { allocated_delta } => Ok((position, allocated_delta)),
+            _ => Err(Error::new(Code::Protocol, "osd: unexpected kind of answer")),
+        }
+    }
+
+    /// Tells the MRC size and times of what arrived.
+    pub(crate) async fn update(
+        self: &Arc<Self>,
+        inode: &Arc<Inode>,
+        deadline: Instant,
+    ) -> Result<()> {
+        let _flush = within(deadline, inode.flushing.lock()).await?;
+        let _turn = within(deadline, inode.turn.read()).await?;
+        let (pending, epoch) = {
+            let mut state = inode.state.lock();
+            let Some(access) = &state.access else {
+                return Ok(());
+            };
+            let epoch = access.capability.truncate_epoch;
+            let pending = std::mem::take(&mut state.pending);
+            if !pending.is_due() && pending.read_at.is_none() {
+                return Ok(());
+            }
+            // Until the MRC has answered, applications go on seeing what they wrote.
+            state.pending.end = pending.end;
+            state.pending.written_at = pending.written_at;
+            (pending, epoch)
+        };
+        let mark = self.mark();
+        let op = MetaOp::Update {
+            ino: inode.ino,
+            update: FileUpdate {
+                size_at_least: pending.end,
+                truncate_epoch: epoch,
+                allocated_delta: pending.allocated,
+                written_at: pending.written_at,
+                read_at: pending.read_at,
+            },
+        };
+        let result = self.entry(&Caller::root(), op).await;
+        let mut state = inode.state.lock();
+        match result {
+            Ok(entry) => {
+                settle(&mut state.pending, &pending);
+                let version = entry.attr.data_version;
+                if state
+                    .version
+                    .is_some_and(|known| version <= known.saturating_add(1))
+                {
+                    state.version = Some(version);
+                }
+                self.absorb_change(&mut state, entry, mark);
+                if let Some(attr) = &mut state.attr {
+                    attr.size = attr.size.max(pending.end);
+                }
+                Ok(())
+            }
+            Err(error) => {
+                state.pending.allocated = state.pending.allocated.saturating_add(pending.allocated);
+                if error.retry == xtfs_protocol::Retry::Never && error.code != Code::TimedOut {
+                    // It will not be accepted later either.
+                    state.pending = Pending::default();
+                }
+                state.errors.note(error.clone());
+                Err(error)
+            }
+        }
+    }
+
+    /// Takes an inode off the list when nothing is left to send.
+    fn forget_clean(&self, inode: &Arc<Inode>) {
+        let mut dirty = self.dirty.lock();
+        let mut state = inode.state.lock();
+        if state.is_dirty() {
+            state.dirty_since = Some(Instant::now());
+        } else {
+            state.dirty_since = None;
+            dirty.remove(&inode.ino);
+        }
+    }
+}
+
+/// Takes what was told from what is pending.
+fn settle(pending: &mut Pending, told: &Pending) {
+    if pending.end == told.end {
+        pending.end = 0;
+    }
+    if pending.written_at == told.written_at {
+        pending.written_at = None;
+    }
+}
+
+/// Bytes on their way: whatever happens, they do not stay so.
+struct Departure<'a> {
+    inode: &'a Arc<Inode>,
+    object: u64,
+    arrived: bool,
+}
+
+impl Departure<'_> {
+    fn arrive(mut self) {
+        self.arrived = true;
+    }
+}
+
+impl Drop for Departure<'_> {
+    fn drop(&mut self) {
+        let mut state = self.inode.state.lock();
+        let arrived = self.arrived;
+        self.inode.edit(&mut state, self.object, |buffer| {
+            if arrived {
+                buffer.arrived();
+            } else {
+                buffer.lost();
+            }
+        });
+        drop(state);
+        self.inode.settled.notify_waiters();
+    }
+}

@@ -1,0 +1,171 @@
+//! Writing into the cache.
+
+use std::sync::Arc;
+
+use tokio::time::Instant;
+use xtfs_layout::spans;
+use xtfs_protocol::meta::{Caller, MetaOp, SetAttr};
+use xtfs_protocol::{Code, Error, Result};
+
+use crate::session::within;
+use crate::vfs::Inner;
+use crate::vfs::inode::Inode;
+use crate::vfs::open::File;
+
+/// Largest size of a file.
+const SIZE_MAX: u64 = i64::MAX as u64;
+
+/// A write as the application asked for it.
+#[derive(Debug, Clone, Copy)]
+pub struct Write<'a> {
+    /// First byte; ignored where the handle appends.
+    pub offset: u64,
+    /// The offset counts even where the handle appends (a page of a mapping comes back).
+    pub exact: bool,
+    /// What to write.
+    pub data: &'a [u8],
+    /// The writer may not keep set-id bits on what it writes to.
+    pub kill_set_id: bool,
+}
+
+impl Inner {
+    /// Writes when that needs no waiting; `None` when it does.
+    pub(crate) fn write_now(
+        self: &Arc<Self>,
+        file: &File,
+        write: Write<'_>,
+    ) -> Option<Result<u32>> {
+        if file.direct || !self.budget.has_room(write.data.len() as u64) {
+            return None;
+        }
+        let inode = &*file.inode;
+        let _turn = inode.turn.try_read().ok()?;
+        if write.kill_set_id && has_set_id(inode) {
+            return None;
+        }
+        Some(self.insert(file, write))
+    }
+
+    /// Writes, waiting for room among the dirty bytes.
+    pub(crate) async fn write(self: &Arc<Self>, file: &File, write: Write<'_>) -> Result<u32> {
+        let deadline = self.session.deadline();
+        let inode = &*file.inode;
+        self.wait_for_room(write.data.len() as u64, deadline)
+            .await?;
+        if write.kill_set_id {
+            self.kill_set_id(inode).await?;
+        }
+        let written = {
+            let _turn = within(deadline, inode.turn.read()).await?;
+            self.insert(file, write)?
+        };
+        if file.direct {
+            let sent = self.flush_data(inode, deadline).await;
+            file.take_error()?;
+            sent?;
+        }
+        Ok(written)
+    }
+
+    /// Takes set-id bits away, as a write of an unprivileged process does.
+    pub(crate) async fn kill_set_id(&self, inode: &Arc<Inode>) -> Result<()> {
+        let Some(mode) = killed_mode(inode) else {
+            return Ok(());
+        };
+        let mark = self.mark();
+        let op = MetaOp::Setattr {
+            ino: inode.ino,
+            set: SetAttr {
+                mode: Some(mode),
+                ..SetAttr::default()
+            },
+            by_handle: true,
+        };
+        let entry = self.entry(&Caller::root(), op).await?;
+        self.absorb_change(&mut inode.state.lock(), entry, mark);
+        Ok(())
+    }
+
+    async fn wait_for_room(&self, bytes: u64, deadline: Instant) -> Result<()> {
+        loop {
+            let told = self.budget.room().notified();
+            tokio::pin!(told);
+            told.as_mut().enable();
+            if self.budget.has_room(bytes) {
+                return Ok(());
+            }
+            self.kick.notify_one();
+            within(deadline, told)
+                .await
+                .map_err(|error| error.within("no room among the unsent bytes"))?;
+        }
+    }
+
+    /// Puts the bytes into the cache and starts sending objects that are complete.
+    fn insert(self: &Arc<Self>, file: &File, write: Write<'_>) -> Result<u32> {
+        file.take_error()?;
+        let inode = &*file.inode;
+        let length = write.data.len() as u64;
+        let now = self.session.env.now();
+        let mut complete = Vec::new();
+        {
+            let mut state = inode.state.lock();
+            let Some(access) = &state.access else {
+                return Err(Error::new(
+                    Code::Stale,
+                    format!("inode {} is not open", inode.ino),
+                ));
+            };
+            let layout = access.layout();
+            let offset = if file.append && !write.exact {
+                state.size()
+            } else {
+                write.offset
+            };
+            if offset.saturating_add(length) > SIZE_MAX {
+                return Err(Error::new(Code::TooLarge, format!("inode {}", inode.ino)));
+            }
+            let mut rest = write.data;
+            for span in spans(&layout, offset, length) {
+                let (now, later) = rest.split_at(rest.len().min(span.length as usize));
+                rest = later;
+                let full = inode.edit(&mut state, span.object, |buffer| {
+                    buffer.write(span.offset, now);
+                    span.offset + span.length == layout.object_size
+                        && buffer.is_dirty_within(0, layout.object_size)
+                        && !buffer.is_departing()
+                });
+                if full {
+                    complete.push(span.object);
+                }
+            }
+            if length > 0 {
+                state.pending.end = state.pending.end.max(offset + length);
+                state.pending.written_at = Some(now);
+                state.changes += 1;
+                state.dirty_since.get_or_insert_with(Instant::now);
+            }
+        }
+        self.note_dirty(inode);
+        for object in complete {
+            self.send_in_background(inode, object);
+        }
+        self.inodes.evict();
+        Ok(u32::try_from(length).unwrap_or(u32::MAX))
+    }
+}
+
+/// Does a write by an unprivileged process have to change the mode?
+fn has_set_id(inode: &Inode) -> bool {
+    killed_mode(inode).is_some()
+}
+
+/// The mode without set-id bits, when there are any that count.
+fn killed_mode(inode: &Inode) -> Option<u16> {
+    let mode = inode.state.lock().attr?.mode;
+    let mut killed = mode & !0o4000;
+    if mode & 0o010 != 0 {
+        killed &= !0o2000;
+    }
+    (killed != mode).then_some(killed)
+}

@@ -1,0 +1,19 @@
+//! Requests of the kernel become calls of the vfs: translation, nothing else.
+//!
+//! A request is answered on the thread that received it where that needs no waiting, which is
+//! always so when the servers are in the same process; otherwise it goes on as a task, and the
+//! thread takes the next request.
+//!
+//! - [`filesystem`] — one method a request;
+//! - [`reply`] — protocol types to kernel types;
+//! - [`groups`] — who calls;
+//! - [`mount`](mod@mount) — mounting, waiting, unmounting;
+//! - [`bound`] — a file system that does nothing, to measure the kernel's share.
+
+pub mod bound;
+mod filesystem;
+mod groups;
+pub mod mount;
+mod reply;
+
+pub use mount::{MountOptions, Mounted, mount};

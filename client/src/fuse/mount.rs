@@ -1,0 +1,393 @@
+//! Mounting, waiting for the end, unmounting.
+//!
+//! Root mounts by itself, so that source and type stand in the mount table letter for letter;
+//! others go through `fusermount3`.
+
+use std::ffi::CString;
+use std::fs::{self, File, OpenOptions};
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::Arc;
+use std::sync::mpsc;
+use std::thread;
+use std::time::Duration;
+
+use fuser::{
+    BackgroundSession, Config, Filesystem, INodeNo, MountOption, Notifier, Session, SessionACL,
+};
+use parking_lot::Mutex;
+use rustix::mount::{MountFlags, UnmountFlags};
+use tokio::runtime::Handle;
+use tokio::sync::watch;
+use xtfs_protocol::ids::Ino;
+use xtfs_protocol::{Code, Error, Result};
+
+use super::filesystem::Adaptor;
+use crate::background::Tasks;
+use crate::vfs::{Invalidate, Vfs};
+
+/// How long an ordinary unmount may take before the mount is detached.
+const UNMOUNT_MAX: Duration = Duration::from_secs(10);
+/// What the kernel reads ahead, in KiB: one request of the largest size.
+const KERNEL_READ_AHEAD_KIB: u32 = 1024;
+
+/// How and where to mount.
+#[derive(Debug, Clone)]
+pub struct MountOptions {
+    /// An existing directory.
+    pub mountpoint: PathBuf,
+    /// What the mount table shows as source.
+    pub source: String,
+    /// Every user may use the mount; otherwise only who mounted it.
+    pub allow_other: bool,
+    /// Nothing may be changed through this mount.
+    pub read_only: bool,
+    /// Set-id bits of files count, and device files work.
+    pub privileged_files: bool,
+    /// Threads that take requests from the kernel. More help where many processes work at once.
+    pub threads: usize,
+}
+
+impl MountOptions {
+    /// Good defaults: for root, open to every user as a disk is; for others, private.
+    #[must_use]
+    pub fn new(mountpoint: impl Into<PathBuf>, source: impl Into<String>) -> Self {
+        let root = rustix::process::geteuid().is_root();
+        Self {
+            mountpoint: mountpoint.into(),
+            source: source.into(),
+            allow_other: root,
+            read_only: false,
+            privileged_files: root,
+            threads: thread::available_parallelism().map_or(4, |cores| cores.get().clamp(4, 16)),
+        }
+    }
+}
+
+/// A live mount. Dropping it leaves the mount in place; see [`Mounted::unmount`].
+pub struct Mounted {
+    mountpoint: PathBuf,
+    device: Option<u32>,
+    ended: watch::Receiver<bool>,
+    watcher: Mutex<Option<thread::JoinHandle<()>>>,
+}
+
+impl Mounted {
+    /// Waits until the mount is gone, whoever unmounted it, and every request was answered.
+    pub async fn unmounted(&self) {
+        let mut ended = self.ended.clone();
+        // An error means that the watching thread is gone, and the mount with it.
+        let _ = ended.wait_for(|ended| *ended).await;
+    }
+
+    /// The same for a thread outside of any runtime.
+    pub fn wait_unmounted(&self) {
+        if let Some(watcher) = self.watcher.lock().take()
+            && watcher.join().is_err()
+        {
+            tracing::error!("the thread that watches the mount failed");
+        }
+        while !*self.ended.borrow() && self.ended.has_changed().is_ok() {
+            thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    /// Where it is mounted.
+    #[must_use]
+    pub fn mountpoint(&self) -> &Path {
+        &self.mountpoint
+    }
+
+    /// Unmounts. Where that is refused or takes too long because the mount is in use, it is
+    /// detached: the name is free at once, and open files go on until they are closed. Returns
+    /// within some 20 seconds in every case. May block: not for a runtime's threads.
+    ///
+    /// # Errors
+    /// The kernel refuses even to detach.
+    pub fn unmount(&self) -> Result<()> {
+        if *self.ended.borrow() {
+            return Ok(());
+        }
+        let failed = |error: io::Error| {
+            let text = format!("unmount {}: {error}", self.mountpoint.display());
+            Error::new(Code::Io, text)
+        };
+        match self.unmount_in_time() {
+            Some(Ok(())) => {}
+            Some(Err(rustix::io::Errno::INVAL | rustix::io::Errno::NOENT)) => return Ok(()),
+            Some(Err(rustix::io::Errno::PERM)) => {
+                fusermount_detach(&self.mountpoint).map_err(failed)?
+            }
+            Some(Err(_)) | None => {
+                tracing::info!(mountpoint = %self.mountpoint.display(), "in use: detaching");
+                let detached = rustix::mount::unmount(&self.mountpoint, UnmountFlags::DETACH);
+                detached.map_err(|error| failed(error.into()))?;
+            }
+        }
+        if !self.ends_within(UNMOUNT_MAX) {
+            self.abort();
+            self.ends_within(Duration::from_secs(1));
+        }
+        Ok(())
+    }
+
+    fn unmount_in_time(&self) -> Option<std::result::Result<(), rustix::io::Errno>> {
+        let (tell, told) = mpsc::sync_channel(1);
+        let mountpoint = self.mountpoint.clone();
+        let spawned = thread::Builder::new()
+            .name("xtfs-unmount".to_owned())
+            .spawn(move || {
+                // Nobody listens any more when it took too long.
+                let _ = tell.send(rustix::mount::unmount(&mountpoint, UnmountFlags::empty()));
+            });
+        let waiting = spawned.ok()?;
+        let outcome = told.recv_timeout(UNMOUNT_MAX).ok()?;
+        if waiting.join().is_err() {
+            return None;
+        }
+        Some(outcome)
+    }
+
+    fn ends_within(&self, limit: Duration) -> bool {
+        let step = Duration::from_millis(5);
+        let mut left = limit;
+        while !*self.ended.borrow() {
+            if left.is_zero() {
+                return false;
+            }
+            thread::sleep(step.min(left));
+            left = left.saturating_sub(step);
+        }
+        true
+    }
+
+    /// Ends the connection: what still waits for an answer gets an error.
+    fn abort(&self) {
+        if let Some(device) = self.device {
+            let path = format!("/sys/fs/fuse/connections/{device}/abort");
+            if let Err(error) = fs::write(&path, "1") {
+                tracing::warn!(path, %error, "could not abort the connection");
+            }
+        }
+    }
+}
+
+/// Mounts a volume; returns when the mount is live. The runtime carries on what cannot be
+/// answered at once.
+///
+/// # Errors
+/// The mount point does not exist or the kernel refuses.
+pub fn mount(vfs: Vfs, runtime: Handle, options: MountOptions) -> Result<Mounted> {
+    let tasks = Arc::new(Tasks::new(runtime.clone()));
+    let adaptor = Adaptor {
+        vfs: vfs.clone(),
+        runtime: runtime.clone(),
+        tasks: Arc::clone(&tasks),
+    };
+    let limit = vfs.op_deadline();
+    let told = vfs.clone();
+    mount_filesystem(
+        adaptor,
+        &options,
+        |notifier| vfs.set_invalidate(Some(Arc::new(KernelCache(notifier)))),
+        move || {
+            told.set_invalidate(None);
+            runtime.block_on(tasks.finish(limit));
+        },
+    )
+}
+
+/// Mounts any file system; `live` is told how to reach the kernel's caches, `end` runs when the
+/// mount is gone.
+pub(crate) fn mount_filesystem(
+    filesystem: impl Filesystem,
+    options: &MountOptions,
+    live: impl FnOnce(Notifier),
+    end: impl FnOnce() + Send + 'static,
+) -> Result<Mounted> {
+    let failed = |error: io::Error| {
+        let text = format!("mount {}: {error}", options.mountpoint.display());
+        Error::new(Code::Io, text)
+    };
+    let mountpoint = options.mountpoint.canonicalize().map_err(failed)?;
+    let session = if rustix::process::geteuid().is_root() {
+        start_as_root(filesystem, &mountpoint, options)
+    } else {
+        start_as_user(filesystem, &mountpoint, options)
+    };
+    let session = session.map_err(failed)?;
+    live(session.notifier());
+    let device = device_of(&mountpoint);
+    if let Some(minor) = device {
+        set_kernel_read_ahead(minor);
+    }
+    let (tell, ended) = watch::channel(false);
+    let watcher = thread::Builder::new()
+        .name("xtfs-mount".to_owned())
+        .spawn(move || {
+            if let Err(error) = session.join() {
+                tracing::error!(%error, "serving the kernel ended with an error");
+            }
+            end();
+            tell.send_replace(true);
+        })
+        .map_err(failed)?;
+    Ok(Mounted {
+        mountpoint,
+        device,
+        ended,
+        watcher: Mutex::new(Some(watcher)),
+    })
+}
+
+fn config(options: &MountOptions) -> Config {
+    let mut config = Config::default();
+    config.acl = if options.allow_other {
+        SessionACL::All
+    } else {
+        SessionACL::Owner
+    };
+    config.n_threads = Some(options.threads.max(1));
+    config.clone_fd = true;
+    config
+}
+
+fn start_as_root(
+    filesystem: impl Filesystem,
+    mountpoint: &Path,
+    options: &MountOptions,
+) -> io::Result<BackgroundSession> {
+    let device = OpenOptions::new()
+        .read(true)
+        .write(true)
+        .open("/dev/fuse")?;
+    let data = format!(
+        "fd={},rootmode=40000,user_id=0,group_id=0,default_permissions{}",
+        device.as_raw_fd(),
+        if options.allow_other {
+            ",allow_other"
+        } else {
+            ""
+        },
+    );
+    let mut flags = MountFlags::empty();
+    flags.set(MountFlags::RDONLY, options.read_only);
+    flags.set(MountFlags::NOSUID, !options.privileged_files);
+    flags.set(MountFlags::NODEV, !options.privileged_files);
+    let source = if options.source.is_empty() {
+        "xtfs"
+    } else {
+        &options.source
+    };
+    rustix::mount::mount(
+        source,
+        mountpoint,
+        "fuse.xtfs",
+        flags,
+        CString::new(data)?.as_c_str(),
+    )?;
+    let session = Session::from_fd(
+        filesystem,
+        OwnedFd::from(device),
+        config(options).acl,
+        config(options),
+    )
+    .and_then(Session::spawn);
+    if session.is_err() {
+        // Nobody answers for this mount.
+        rustix::mount::unmount(mountpoint, UnmountFlags::DETACH)?;
+    }
+    session
+}
+
+fn start_as_user(
+    filesystem: impl Filesystem,
+    mountpoint: &Path,
+    options: &MountOptions,
+) -> io::Result<BackgroundSession> {
+    let mut config = config(options);
+    config.mount_options = vec![
+        MountOption::FSName(options.source.clone()),
+        MountOption::Subtype("xtfs".to_owned()),
+        MountOption::DefaultPermissions,
+    ];
+    if options.read_only {
+        config.mount_options.push(MountOption::RO);
+    }
+    fuser::spawn_mount(filesystem, mountpoint, &config)
+}
+
+fn fusermount_detach(mountpoint: &Path) -> io::Result<()> {
+    let status = Command::new("fusermount3")
+        .args(["-u", "-z", "--"])
+        .arg(mountpoint)
+        .status()?;
+    if status.success() {
+        Ok(())
+    } else {
+        Err(io::Error::other(format!("fusermount3: {status}")))
+    }
+}
+
+/// Minor device number of the file system mounted last at a path, from the mount table: asking
+/// the file system itself could wait for the caller.
+fn device_of(mountpoint: &Path) -> Option<u32> {
+    let table = fs::read_to_string("/proc/self/mountinfo").ok()?;
+    let wanted = escape(mountpoint.to_str()?);
+    table.lines().rev().find_map(|line| {
+        let mut fields = line.split(' ').skip(2);
+        let device = fields.next()?;
+        let place = fields.nth(1)?;
+        (place == wanted).then(|| device.split_once(':')?.1.parse().ok())?
+    })
+}
+
+/// As the mount table writes a path.
+fn escape(path: &str) -> String {
+    path.chars().fold(String::new(), |mut text, c| {
+        match c {
+            ' ' | '\t' | '\n' | '\\' => text.push_str(&format!("\\{:03o}", u32::from(c))),
+            _ => text.push(c),
+        }
+        text
+    })
+}
+
+/// fuser can only lower what the kernel offers. Where we may not raise it, reading is slower.
+fn set_kernel_read_ahead(minor: u32) {
+    let path = format!("/sys/class/bdi/0:{minor}/read_ahead_kb");
+    let written = File::options()
+        .write(true)
+        .open(&path)
+        .and_then(|mut file| {
+            io::Write::write_all(&mut file, KERNEL_READ_AHEAD_KIB.to_string().as_bytes())
+        });
+    if let Err(error) = written {
+        tracing::debug!(path, %error, "the kernel's read-ahead stays as it is");
+    }
+}
+
+/// The kernel's caches of a mount.
+struct KernelCache(Notifier);
+
+impl Invalidate for KernelCache {
+    fn inode(&self, ino: Ino) {
+        if let Err(error) = self.0.inval_inode(INodeNo(ino), 0, 0) {
+            tracing::debug!(ino, %error, "the kernel did not take an invalidation");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn paths_are_found_in_the_mount_table_as_it_writes_them() {
+        assert_eq!(escape("/a b\\c"), "/a\\040b\\134c");
+        assert!(device_of(Path::new("/proc")).is_some());
+        assert_eq!(device_of(Path::new("/no such place")), None);
+    }
+}

@@ -1,0 +1,381 @@
+//! One session at the MRC, and the ways to the OSDs.
+//!
+//! What always holds: a change has one sequence number however often it is sent; every request
+//! ends by its deadline; at most [`IN_FLIGHT_MAX`] requests are on their way.
+//!
+//! - [`numbers`] — sequence numbers;
+//! - [`retry`] — what to do about an error;
+//! - [`renew`] — keeps the session alive.
+
+pub(crate) mod numbers;
+pub(crate) mod renew;
+pub(crate) mod retry;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use bytes::Bytes;
+use parking_lot::Mutex;
+use tokio::sync::Semaphore;
+use tokio::time::Instant;
+use xtfs_protocol::env::Env;
+use xtfs_protocol::ids::{Ino, ServiceId, SessionId, VolumeId};
+use xtfs_protocol::meta::{Caller, MetaOp, MetaReply};
+use xtfs_protocol::object::{ObjectOp, ObjectReply};
+use xtfs_protocol::transport::{Connection, Connector};
+use xtfs_protocol::{Answer, Call, CallHeader, Code, Error, Reply, Request, Result};
+
+use numbers::Numbers;
+use retry::Step;
+
+/// Most requests on their way at a time.
+const IN_FLIGHT_MAX: usize = 512;
+
+/// Longest wait for one attempt: a peer that was replaced is asked again well before the
+/// operation's own deadline.
+const ATTEMPT_MAX: Duration = Duration::from_secs(10);
+
+/// The session as it stands.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Current {
+    /// Identity.
+    pub(crate) id: SessionId,
+    /// The volume.
+    pub(crate) volume: VolumeId,
+    /// How long it lives without renewal.
+    pub(crate) duration: Duration,
+}
+
+/// A client's session.
+pub(crate) struct Session {
+    pub(crate) env: Env,
+    connector: Arc<dyn Connector>,
+    mrc: Arc<dyn Connection>,
+    volume: String,
+    limit: Duration,
+    current: Mutex<Current>,
+    reopening: tokio::sync::Mutex<()>,
+    numbers: Numbers,
+    open_files: Mutex<BTreeMap<Ino, u32>>,
+    osds: Mutex<BTreeMap<ServiceId, Arc<dyn Connection>>>,
+    in_flight: Semaphore,
+    trace: AtomicU64,
+    closed: AtomicBool,
+}
+
+impl Session {
+    /// Opens a session on a volume.
+    pub(crate) async fn open(
+        connector: Arc<dyn Connector>,
+        env: Env,
+        volume: String,
+        limit: Duration,
+    ) -> Result<Self> {
+        let none = Current {
+            id: SessionId::default(),
+            volume: VolumeId::default(),
+            duration: limit,
+        };
+        let session = Self {
+            trace: AtomicU64::new(env.random_u64() >> 16),
+            env,
+            mrc: connector.mrc(),
+            connector,
+            volume,
+            limit,
+            current: Mutex::new(none),
+            reopening: tokio::sync::Mutex::new(()),
+            numbers: Numbers::default(),
+            open_files: Mutex::new(BTreeMap::new()),
+            osds: Mutex::new(BTreeMap::new()),
+            in_flight: Semaphore::new(IN_FLIGHT_MAX),
+            closed: AtomicBool::new(false),
+        };
+        session
+            .reopen(SessionId::default(), session.deadline())
+            .await?;
+        Ok(session)
+    }
+
+    /// The session as it stands.
+    pub(crate) fn current(&self) -> Current {
+        *self.current.lock()
+    }
+
+    /// When an operation that starts now has to end.
+    pub(crate) fn deadline(&self) -> Instant {
+        Instant::now() + self.limit
+    }
+
+    /// Remembers that a file was opened once more, for a session that is resumed.
+    pub(crate) fn note_open(&self, ino: Ino) {
+        *self.open_files.lock().entry(ino).or_default() += 1;
+    }
+
+    /// A file was closed once.
+    pub(crate) fn note_release(&self, ino: Ino) {
+        let mut files = self.open_files.lock();
+        if let Some(count) = files.get_mut(&ino) {
+            *count -= 1;
+            if *count == 0 {
+                files.remove(&ino);
+            }
+        }
+    }
+
+    /// Asks the MRC on behalf of a caller; retries until the deadline.
+    pub(crate) async fn meta(&self, caller: &Caller, op: MetaOp) -> Result<MetaReply> {
+        if self.closed.load(Ordering::Acquire) && !matches!(op, MetaOp::CloseSession) {
+            return Err(Error::new(Code::ShuttingDown, "this client was closed"));
+        }
+        let deadline = self.deadline();
+        let number = is_change(&op).then(|| self.numbers.next());
+        let sequence = number.as_ref().map_or(0, numbers::Number::value);
+        let mut attempt = 0;
+        loop {
+            let session = self.current().id;
+            let request = Request::Meta {
+                caller: caller.clone(),
+                op: op.clone(),
+            };
+            let answer = self
+                .attempt(
+                    &*self.mrc,
+                    session,
+                    sequence,
+                    request,
+                    Bytes::new(),
+                    deadline,
+                )
+                .await;
+            let error = match answer.reply {
+                Ok(Reply::Meta(reply)) => return Ok(reply),
+                Ok(_) => Error::new(Code::Protocol, "mrc: answer to another question"),
+                Err(error) => error,
+            };
+            match retry::decide(&error, attempt) {
+                Step::Fail => return Err(error),
+                Step::NewSession if matches!(op, MetaOp::CloseSession) => return Err(error),
+                Step::NewSession => self.reopen(session, deadline).await?,
+                Step::Again(pause) => self.wait(pause, deadline, "mrc", error).await?,
+            }
+            attempt += 1;
+        }
+    }
+
+    /// Asks an OSD; retries until the deadline. Errors about the capability are the caller's.
+    pub(crate) async fn object(
+        &self,
+        osd: ServiceId,
+        op: ObjectOp,
+        payload: Bytes,
+        deadline: Instant,
+    ) -> Result<(ObjectReply, Bytes)> {
+        let mut attempt = 0;
+        loop {
+            let outcome = self
+                .object_once(osd, op.clone(), payload.clone(), deadline)
+                .await;
+            let error = match outcome {
+                Ok(reply) => return Ok(reply),
+                Err(error) => error,
+            };
+            match retry::decide(&error, attempt) {
+                Step::Again(pause) => {
+                    self.wait(pause, deadline, &format!("osd {osd}"), error)
+                        .await?;
+                }
+                _ => return Err(error),
+            }
+            attempt += 1;
+        }
+    }
+
+    /// Makes every change of this session so far durable at the MRC.
+    pub(crate) async fn sync(&self) -> Result<()> {
+        if let Some(last) = self.numbers.undurable() {
+            self.meta(&Caller::root(), MetaOp::Sync).await?;
+            self.numbers.made_durable(last);
+        }
+        Ok(())
+    }
+
+    /// Ends the session.
+    pub(crate) async fn close(&self) -> Result<()> {
+        if self.closed.swap(true, Ordering::AcqRel) {
+            return Ok(());
+        }
+        self.meta(&Caller::root(), MetaOp::CloseSession)
+            .await
+            .map(|_| ())
+    }
+
+    async fn object_once(
+        &self,
+        osd: ServiceId,
+        op: ObjectOp,
+        payload: Bytes,
+        deadline: Instant,
+    ) -> Result<(ObjectReply, Bytes)> {
+        let known = self.osds.lock().get(&osd).cloned();
+        let connection = match known {
+            Some(connection) => connection,
+            None => {
+                let connection = within(deadline, self.connector.osd(osd)).await??;
+                self.osds.lock().insert(osd, Arc::clone(&connection));
+                connection
+            }
+        };
+        let session = self.current().id;
+        let answer = self
+            .attempt(
+                &*connection,
+                session,
+                0,
+                Request::Object(op),
+                payload,
+                deadline,
+            )
+            .await;
+        match answer.reply? {
+            Reply::Object(reply) => Ok((reply, answer.payload)),
+            _ => Err(Error::new(
+                Code::Protocol,
+                format!("osd {osd}: answer to another question"),
+            )),
+        }
+    }
+
+    async fn attempt(
+        &self,
+        connection: &dyn Connection,
+        session: SessionId,
+        sequence: u64,
+        request: Request,
+        payload: Bytes,
+        deadline: Instant,
+    ) -> Answer {
+        let limit = ATTEMPT_MAX.min(deadline.saturating_duration_since(Instant::now()));
+        let header = CallHeader {
+            session,
+            sequence,
+            answered: self.numbers.answered(),
+            deadline_ms: u32::try_from(limit.as_millis()).unwrap_or(u32::MAX).max(1),
+            trace: self.trace.fetch_add(1, Ordering::Relaxed),
+        };
+        let call = Call {
+            header,
+            request,
+            payload,
+        };
+        let work = async {
+            let Ok(_place) = self.in_flight.acquire().await else {
+                return Answer::new(Err(Code::ShuttingDown.into()));
+            };
+            connection.call(call).await
+        };
+        tokio::time::timeout(limit, work)
+            .await
+            .unwrap_or_else(|_| Answer::new(Err(Code::TimedOut.into())))
+    }
+
+    /// Waits before the next attempt, or gives up with a log line that names the peer.
+    async fn wait(
+        &self,
+        pause: Duration,
+        deadline: Instant,
+        peer: &str,
+        error: Error,
+    ) -> Result<()> {
+        let left = deadline.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            let error = error.within(format!("{peer}: no answer within {:?}", self.limit));
+            tracing::error!(peer, %error, "gave up");
+            return Err(Error {
+                code: Code::TimedOut,
+                ..error
+            });
+        }
+        tracing::debug!(peer, %error, ?pause, "asking again");
+        tokio::time::sleep(pause.min(left)).await;
+        Ok(())
+    }
+
+    /// Opens the session anew, unless somebody did so since `old` was current.
+    async fn reopen(&self, old: SessionId, deadline: Instant) -> Result<()> {
+        let _turn = within(deadline, self.reopening.lock()).await?;
+        if self.current().id != old {
+            return Ok(());
+        }
+        let op = MetaOp::OpenSession {
+            volume: self.volume.clone(),
+            resume: (old != SessionId::default()).then_some(old),
+            open_files: self.open_files.lock().keys().copied().collect(),
+        };
+        let mut attempt = 0;
+        loop {
+            let request = Request::Meta {
+                caller: Caller::root(),
+                op: op.clone(),
+            };
+            let answer = self
+                .attempt(
+                    &*self.mrc,
+                    SessionId::default(),
+                    0,
+                    request,
+                    Bytes::new(),
+                    deadline,
+                )
+                .await;
+            let error = match answer.reply {
+                Ok(Reply::Meta(MetaReply::Session(info))) => {
+                    *self.current.lock() = Current {
+                        id: info.id,
+                        volume: info.volume.id,
+                        duration: Duration::from_millis(u64::from(info.duration_ms)),
+                    };
+                    return Ok(());
+                }
+                Ok(_) => Error::new(Code::Protocol, "mrc: answer to another question"),
+                Err(error) => error,
+            };
+            match retry::decide(&error, attempt) {
+                Step::Again(pause) => self.wait(pause, deadline, "mrc", error).await?,
+                _ => return Err(error.within(format!("volume {:?}", self.volume))),
+            }
+            attempt += 1;
+        }
+    }
+}
+
+/// Waits for `work`, at most until the deadline.
+pub(crate) async fn within<T>(deadline: Instant, work: impl Future<Output = T>) -> Result<T> {
+    tokio::time::timeout_at(deadline, work)
+        .await
+        .map_err(|_| Error::new(Code::TimedOut, "waiting for another operation"))
+}
+
+/// Does the operation change something that must not be done twice?
+fn is_change(op: &MetaOp) -> bool {
+    match op {
+        MetaOp::Setattr { .. }
+        | MetaOp::TruncateDone { .. }
+        | MetaOp::Mknod { .. }
+        | MetaOp::Mkdir { .. }
+        | MetaOp::Symlink { .. }
+        | MetaOp::Link { .. }
+        | MetaOp::Unlink { .. }
+        | MetaOp::Rmdir { .. }
+        | MetaOp::Rename { .. }
+        | MetaOp::Create { .. }
+        | MetaOp::Release { .. }
+        | MetaOp::Update { .. }
+        | MetaOp::Setxattr { .. }
+        | MetaOp::Removexattr { .. } => true,
+        MetaOp::Open { open, .. } => open.truncate,
+        _ => false,
+    }
+}
