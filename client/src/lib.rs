@@ -12,9 +12,11 @@
 //! - `session` — requests to the MRC and the OSDs, with retries;
 //! - `cache` — bytes of objects, clean and dirty;
 //! - `data` — between cache and OSDs: reading, writing, flushing, truncating;
-//! - [`fuse`] — requests of the kernel become calls of the vfs.
+//! - [`fuse`] — requests of the kernel become calls of the vfs;
+//! - [`admin`] — what administrators and their tools ask a cell.
 #![warn(missing_docs)]
 
+pub mod admin;
 mod background;
 mod cache;
 mod data;

@@ -188,8 +188,7 @@ impl Inner {
                 if let Some(attr) = &mut state.attr {
                     attr.size = size;
                 }
-                let known = state.version.map(|known| known.saturating_add(1));
-                known.is_some_and(|next| version <= next)
+                state.version.map(|known| known.saturating_add(1)) == Some(version)
             }
         };
         if !keep {

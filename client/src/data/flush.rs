@@ -267,12 +267,12 @@ impl Inner {
         match result {
             Ok(entry) => {
                 settle(&mut state.pending, &pending);
-                let version = entry.attr.data_version;
-                if state
-                    .version
-                    .is_some_and(|known| version <= known.saturating_add(1))
-                {
-                    state.version = Some(version);
+                // Any other version means that somebody else wrote, too: the next open sees that.
+                let grew = state.attr.is_some_and(|attr| pending.end > attr.size);
+                let step = u64::from(grew || pending.written_at.is_some());
+                let expected = state.version.map(|known| known.saturating_add(step));
+                if expected == Some(entry.attr.data_version) {
+                    state.version = expected;
                 }
                 self.absorb_change(&mut state, entry, mark);
                 if let Some(attr) = &mut state.attr {

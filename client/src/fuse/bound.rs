@@ -4,6 +4,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::ffi::{OsStr, OsString};
+use std::path::Path;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use fuser::{
@@ -24,12 +25,13 @@ const TTL: Duration = Duration::from_secs(1);
 const TRANSFER_MAX: u32 = 1 << 20;
 static ZEROS: [u8; TRANSFER_MAX as usize] = [0; TRANSFER_MAX as usize];
 
-/// Mounts an empty file system.
+/// Mounts an empty file system at an existing directory.
 ///
 /// # Errors
 /// As [`mount`](super::mount()).
-pub fn mount(options: &MountOptions) -> Result<Mounted> {
-    mount_filesystem(Empty::default(), options, |_| (), || ())
+pub fn mount(mountpoint: &Path) -> Result<Mounted> {
+    let options = MountOptions::new(mountpoint, "empty");
+    mount_filesystem(Empty::default(), &options, |_| (), || ())
 }
 
 struct Empty {

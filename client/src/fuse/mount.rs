@@ -33,35 +33,31 @@ const UNMOUNT_MAX: Duration = Duration::from_secs(10);
 /// What the kernel reads ahead, in KiB: one request of the largest size.
 const KERNEL_READ_AHEAD_KIB: u32 = 1024;
 
-/// How and where to mount.
+/// How and where to mount. Set-id bits and device files work when root mounts.
 #[derive(Debug, Clone)]
 pub struct MountOptions {
     /// An existing directory.
     pub mountpoint: PathBuf,
     /// What the mount table shows as source.
     pub source: String,
-    /// Every user may use the mount; otherwise only who mounted it.
-    pub allow_other: bool,
     /// Nothing may be changed through this mount.
     pub read_only: bool,
-    /// Set-id bits of files count, and device files work.
-    pub privileged_files: bool,
-    /// Threads that take requests from the kernel. More help where many processes work at once.
-    pub threads: usize,
+    /// Reading leaves access times as they are.
+    pub noatime: bool,
+    /// Every user may use the mount; otherwise only who mounted it.
+    pub allow_other: bool,
 }
 
 impl MountOptions {
     /// Good defaults: for root, open to every user as a disk is; for others, private.
     #[must_use]
     pub fn new(mountpoint: impl Into<PathBuf>, source: impl Into<String>) -> Self {
-        let root = rustix::process::geteuid().is_root();
         Self {
             mountpoint: mountpoint.into(),
             source: source.into(),
-            allow_other: root,
             read_only: false,
-            privileged_files: root,
-            threads: thread::available_parallelism().map_or(4, |cores| cores.get().clamp(4, 16)),
+            noatime: false,
+            allow_other: rustix::process::geteuid().is_root(),
         }
     }
 }
@@ -76,21 +72,15 @@ pub struct Mounted {
 
 impl Mounted {
     /// Waits until the mount is gone, whoever unmounted it, and every request was answered.
-    pub async fn unmounted(&self) {
+    pub async fn wait_unmounted(&self) {
         let mut ended = self.ended.clone();
         // An error means that the watching thread is gone, and the mount with it.
         let _ = ended.wait_for(|ended| *ended).await;
-    }
-
-    /// The same for a thread outside of any runtime.
-    pub fn wait_unmounted(&self) {
-        if let Some(watcher) = self.watcher.lock().take()
+        let watcher = self.watcher.lock().take();
+        if let Some(watcher) = watcher
             && watcher.join().is_err()
         {
             tracing::error!("the thread that watches the mount failed");
-        }
-        while !*self.ended.borrow() && self.ended.has_changed().is_ok() {
-            thread::sleep(Duration::from_millis(20));
         }
     }
 
@@ -186,6 +176,9 @@ pub fn mount(vfs: Vfs, runtime: Handle, options: MountOptions) -> Result<Mounted
         runtime: runtime.clone(),
         tasks: Arc::clone(&tasks),
     };
+    if options.noatime || options.read_only {
+        vfs.keep_access_times();
+    }
     let limit = vfs.op_deadline();
     let told = vfs.clone();
     mount_filesystem(
@@ -242,6 +235,12 @@ pub(crate) fn mount_filesystem(
     })
 }
 
+/// Threads that take requests from the kernel: those of one core share little, and an operation
+/// that waits for a disk holds one.
+fn threads() -> usize {
+    thread::available_parallelism().map_or(4, |cores| cores.get().clamp(4, 16))
+}
+
 fn config(options: &MountOptions) -> Config {
     let mut config = Config::default();
     config.acl = if options.allow_other {
@@ -249,7 +248,7 @@ fn config(options: &MountOptions) -> Config {
     } else {
         SessionACL::Owner
     };
-    config.n_threads = Some(options.threads.max(1));
+    config.n_threads = Some(threads());
     config.clone_fd = true;
     config
 }
@@ -274,8 +273,7 @@ fn start_as_root(
     );
     let mut flags = MountFlags::empty();
     flags.set(MountFlags::RDONLY, options.read_only);
-    flags.set(MountFlags::NOSUID, !options.privileged_files);
-    flags.set(MountFlags::NODEV, !options.privileged_files);
+    flags.set(MountFlags::NOATIME, options.noatime);
     let source = if options.source.is_empty() {
         "xtfs"
     } else {
@@ -313,6 +311,9 @@ fn start_as_user(
         MountOption::Subtype("xtfs".to_owned()),
         MountOption::DefaultPermissions,
     ];
+    if options.noatime {
+        config.mount_options.push(MountOption::NoAtime);
+    }
     if options.read_only {
         config.mount_options.push(MountOption::RO);
     }

@@ -1,5 +1,7 @@
 //! Reading, writing and flushing, as applications ask for it.
 
+use std::sync::atomic::Ordering;
+
 use xtfs_protocol::{Code, Error, Result};
 
 use super::Vfs;
@@ -18,7 +20,7 @@ impl Vfs {
             return Err(Error::new(Code::Invalid, "not open for reading"));
         }
         let bytes = self.inner.read(&file, offset, length).await?;
-        if !bytes.is_empty() && !self.inner.options.read_only {
+        if !bytes.is_empty() && self.inner.access_times.load(Ordering::Relaxed) {
             let mut state = file.inode.state.lock();
             let now = self.inner.session.env.now();
             if state

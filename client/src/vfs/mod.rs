@@ -22,7 +22,7 @@ pub(crate) mod table;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -101,6 +101,7 @@ pub(crate) struct Inner {
     /// The last lease time in milliseconds, for entries that come without one.
     lease_ms: AtomicU32,
     invalidate: RwLock<Option<Arc<dyn Invalidate>>>,
+    pub(crate) access_times: AtomicBool,
     stop: watch::Sender<bool>,
     loops: Mutex<Vec<JoinHandle<()>>>,
 }
@@ -120,6 +121,7 @@ impl Vfs {
         .await?;
         let session = Arc::new(session);
         let budget = Arc::new(Budget::new(options.cache_bytes, options.dirty_bytes_max));
+        let read_only = options.read_only;
         let (stop, stopped) = watch::channel(false);
         let inner = Arc::new(Inner {
             session: Arc::clone(&session),
@@ -137,6 +139,7 @@ impl Vfs {
             names_mark: AtomicU64::new(0),
             lease_ms: AtomicU32::new(0),
             invalidate: RwLock::new(None),
+            access_times: AtomicBool::new(!read_only),
             stop,
             loops: Mutex::default(),
         });
@@ -147,6 +150,11 @@ impl Vfs {
         ]);
         connector.set_push_handler(Arc::new(Recalls(Arc::downgrade(&inner))));
         Ok(Self { inner })
+    }
+
+    /// From now on, reading leaves access times as they are.
+    pub fn keep_access_times(&self) {
+        self.inner.access_times.store(false, Ordering::Relaxed);
     }
 
     /// How long an operation tries.
@@ -182,12 +190,13 @@ impl Vfs {
         self.inner.inodes.len()
     }
 
-    /// Sends everything, releases every handle, ends the session and every task.
+    /// Sends everything, releases every handle, ends the session and every task. Operations of
+    /// other clones fail from then on.
     ///
     /// # Errors
     /// Something written could not be sent or told; what could was.
-    pub async fn close(self) -> Result<()> {
-        let inner = self.inner;
+    pub async fn close(&self) -> Result<()> {
+        let inner = &self.inner;
         inner.stop.send_replace(true);
         let loops = std::mem::take(&mut *inner.loops.lock());
         for task in loops {
