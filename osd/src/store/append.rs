@@ -44,8 +44,8 @@ pub(crate) struct Committed {
     pub sequence: u64,
     /// Bytes of data that the objects gained or lost.
     pub delta: i64,
-    /// Most extents of an object that it changed.
-    pub extents: usize,
+    /// Extents of the one object that it changed, before and after.
+    pub extents: (usize, usize),
 }
 
 impl Store {
@@ -80,12 +80,7 @@ impl Store {
         let committed = Committed {
             sequence: header.sequence,
             delta: plan.ledger.total(),
-            extents: plan
-                .objects
-                .iter()
-                .map(|(_, map)| map.extents().len())
-                .max()
-                .unwrap_or(0),
+            extents: plan.extents,
         };
         let raw = header.blocks.iter().map(|b| u64::from(b.raw)).sum();
         let bytes = prepared.bytes.len() as u64;

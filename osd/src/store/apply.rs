@@ -8,7 +8,7 @@ use xtfs_protocol::ids::{FileId, ObjectId};
 
 use super::Store;
 use super::extents::{Extent, Ledger, ObjectMap, Place};
-use super::pending::Plan;
+use super::pending::{Cut, Plan};
 use super::record::{Change, Header};
 use super::values::{self, FileState};
 use crate::bytes::{behind_file, object_key, object_of_key};
@@ -74,7 +74,9 @@ impl Store {
         }
         plan.objects_delta = i64::from(found.is_none());
         let mut map = found.unwrap_or_default();
+        let before = map.extents().len();
         change(Arc::make_mut(&mut map), &mut plan.ledger);
+        plan.extents = (before, map.extents().len());
         plan.objects.push((object, map));
         Ok(plan)
     }
@@ -108,14 +110,14 @@ impl Store {
 
     /// Removes the objects of a file from a number on.
     fn plan_cut(&self, file: FileId, from: u64) -> Result<Plan> {
-        let mut plan = Plan {
-            cut: Some((file, from)),
-            ..Plan::default()
-        };
-        self.each_object(file, from, |map| {
+        let mut plan = Plan::default();
+        let mut cut = Cut::new(from);
+        self.each_object(file, from, |object, map| {
             map.release(&mut plan.ledger);
             plan.objects_delta -= 1;
+            cut.add(object);
         })?;
+        plan.cut = Some((file, cut));
         Ok(plan)
     }
 
@@ -124,7 +126,7 @@ impl Store {
         &self,
         file: FileId,
         from: u64,
-        mut visit: impl FnMut(&ObjectMap),
+        mut visit: impl FnMut(ObjectId, &ObjectMap),
     ) -> Result<()> {
         let mut above: BTreeMap<ObjectId, Arc<ObjectMap>> = BTreeMap::new();
         let mut hidden_from = u64::MAX;
@@ -137,7 +139,7 @@ impl Store {
                         above.entry(*object).or_insert_with(|| map.clone());
                     }
                 }
-                let cut = overlay.cuts.get(&file).copied().unwrap_or(u64::MAX);
+                let cut = overlay.cuts.get(&file).map_or(u64::MAX, |cut| cut.from);
                 hidden_from = hidden_from.min(cut);
             }
         }
@@ -159,10 +161,11 @@ impl Store {
                 break;
             }
             if !above.contains_key(&object) {
-                visit(&values::decode_map(&value).ok_or(unreadable.clone())?);
+                let map = values::decode_map(&value).ok_or(unreadable.clone())?;
+                visit(object, &map);
             }
         }
-        above.values().for_each(|map| visit(map));
+        above.iter().for_each(|(object, map)| visit(*object, map));
         Ok(())
     }
 }

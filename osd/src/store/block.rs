@@ -5,7 +5,10 @@
 //! sample says that it pays. Its crc32c covers the bytes as they are stored, its fingerprint
 //! (SHA-256) the bytes that they stand for.
 
+use std::cell::RefCell;
+
 use sha2::{Digest, Sha256};
+use zstd::bulk::Compressor;
 
 /// Most bytes of one block when decoded.
 pub(crate) const BLOCK_BYTES_MAX: u32 = 64 << 10;
@@ -110,7 +113,7 @@ pub(crate) fn cut(offset: u32, bytes: &[u8], zeros: Zeros) -> Vec<(usize, usize)
 pub(crate) fn encode(offset: u32, raw: &[u8], compress: bool, out: &mut Vec<u8>) -> Block {
     let start = out.len();
     let packed = (compress && pays(raw))
-        .then(|| zstd::bulk::compress(raw, ZSTD_LEVEL).ok())
+        .then(|| pack(raw))
         .flatten()
         .filter(|packed| packed.len() <= raw.len() - raw.len() / 8);
     let codec = match packed {
@@ -134,6 +137,17 @@ pub(crate) fn encode(offset: u32, raw: &[u8], compress: bool, out: &mut Vec<u8>)
     }
 }
 
+thread_local! {
+    /// Making a compressor costs more than compressing a sample.
+    static COMPRESSOR: RefCell<Option<Compressor<'static>>> =
+        RefCell::new(Compressor::new(ZSTD_LEVEL).ok());
+}
+
+/// One zstd frame; `None` when it cannot be made, and the bytes are stored as they are.
+fn pack(raw: &[u8]) -> Option<Vec<u8>> {
+    COMPRESSOR.with_borrow_mut(|compressor| compressor.as_mut()?.compress(raw).ok())
+}
+
 /// Whether a sample from the middle shrinks by a tenth.
 fn pays(raw: &[u8]) -> bool {
     if raw.len() < COMPRESS_BYTES_MIN {
@@ -141,7 +155,7 @@ fn pays(raw: &[u8]) -> bool {
     }
     let middle = (raw.len() - SAMPLE_BYTES) / 2;
     raw.get(middle..middle + SAMPLE_BYTES)
-        .and_then(|sample| zstd::bulk::compress(sample, ZSTD_LEVEL).ok())
+        .and_then(pack)
         .is_some_and(|packed| packed.len() < SAMPLE_BYTES - SAMPLE_BYTES / 10)
 }
 

@@ -92,10 +92,16 @@ impl Store {
             ..
         } = &frozen.overlay;
         let mut batch = Batch::new();
-        for (file, from) in cuts {
+        for (file, cut) in cuts {
+            if let Some(removed) = &cut.objects {
+                for object in removed {
+                    batch.delete(&index.objects, &object_key(*object));
+                }
+                continue;
+            }
             let first = ObjectId {
                 file: *file,
-                object: *from,
+                object: cut.from,
                 shard: 0,
             };
             batch.delete_range(&index.objects, &object_key(first), &behind_file(*file));

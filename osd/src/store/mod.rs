@@ -15,7 +15,7 @@
 //! segment was synced; the index follows later and never refers to bytes that are not on disk. At
 //! start the records behind the index's replay position are applied again.
 //!
-//! Locks, in this order: `checkpointing`, `appender`, `layers`. Readers take only `layers`, for a
+//! Locks, in this order: `reclaiming`, `checkpointing`, `appender`, `layers`. Readers take only `layers`, for a
 //! lookup; nobody holds `layers` during a file operation.
 
 mod append;
@@ -36,6 +36,9 @@ mod sync;
 mod values;
 mod verify;
 mod write;
+
+#[cfg(test)]
+mod tests;
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -69,6 +72,7 @@ pub(crate) struct Store {
     appender: Mutex<Appender>,
     layers: RwLock<Layers>,
     sync: GroupSync,
+    reclaiming: Mutex<()>,
     checkpointing: Mutex<()>,
     damage: DamageLog,
     /// Segments with damaged bytes, which cannot be emptied.

@@ -72,6 +72,7 @@ impl Store {
             appender: Mutex::new(appender),
             layers: RwLock::new(layers),
             sync: GroupSync::default(),
+            reclaiming: Mutex::new(()),
             checkpointing: Mutex::new(()),
             damage: DamageLog::default(),
             kept: Mutex::new(BTreeSet::new()),

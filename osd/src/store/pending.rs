@@ -18,14 +18,54 @@ use super::values::{FileState, SegmentInfo, StateRecord};
 pub(crate) struct Overlay {
     pub objects: BTreeMap<ObjectId, Arc<ObjectMap>>,
     pub files: BTreeMap<FileId, FileState>,
-    /// Objects of the file from this number on do not exist in the layers below.
-    pub cuts: BTreeMap<FileId, u64>,
+    /// Files that lost their last objects, or all.
+    pub cuts: BTreeMap<FileId, Cut>,
     /// Segments whose numbers changed.
     pub touched: BTreeSet<u64>,
     /// Roughly the entries held: records, and extents of objects by the dozen.
     pub cost: u64,
     /// Bytes of the records.
     pub bytes: u64,
+}
+
+/// Most objects that a cut names one by one.
+const CUT_OBJECTS_MAX: usize = 32;
+
+/// What a truncation or deletion removed from a file.
+#[derive(Debug, Clone)]
+pub(crate) struct Cut {
+    /// Objects from this number on do not exist in the layers below.
+    pub from: u64,
+    /// Which these are, if they are few: small files are deleted object by object, because many
+    /// deleted ranges would slow the index down.
+    pub objects: Option<Vec<ObjectId>>,
+}
+
+impl Cut {
+    /// A cut that removes nothing yet.
+    pub(crate) const fn new(from: u64) -> Self {
+        Self {
+            from,
+            objects: Some(Vec::new()),
+        }
+    }
+
+    /// Adds an object that the cut removes.
+    pub(crate) fn add(&mut self, object: ObjectId) {
+        match &mut self.objects {
+            Some(objects) if objects.len() < CUT_OBJECTS_MAX => objects.push(object),
+            _ => self.objects = None,
+        }
+    }
+
+    /// Both cuts together.
+    fn merge(&mut self, later: Self) {
+        self.from = self.from.min(later.from);
+        match later.objects {
+            None => self.objects = None,
+            Some(objects) => objects.into_iter().for_each(|object| self.add(object)),
+        }
+    }
 }
 
 /// What a layer says of an object.
@@ -50,7 +90,7 @@ impl Overlay {
     pub(crate) fn hides(&self, object: ObjectId) -> bool {
         self.cuts
             .get(&object.file)
-            .is_some_and(|from| *from <= object.object)
+            .is_some_and(|cut| cut.from <= object.object)
     }
 
     /// The objects of a file from a number on that this layer holds.
@@ -88,10 +128,12 @@ pub(crate) struct Frozen {
 #[derive(Debug, Default)]
 pub(crate) struct Plan {
     pub objects: Vec<(ObjectId, Arc<ObjectMap>)>,
-    pub cut: Option<(FileId, u64)>,
+    pub cut: Option<(FileId, Cut)>,
     pub file: Option<(FileId, FileState)>,
     pub ledger: Ledger,
     pub objects_delta: i64,
+    /// Extents of the one object that changes, before and after.
+    pub extents: (usize, usize),
 }
 
 /// The layers above the index, and the numbers of the segments.
@@ -110,13 +152,16 @@ impl Layers {
         let pending = &mut self.pending;
         pending.cost += 1;
         pending.bytes += record_bytes;
-        if let Some((file, from)) = plan.cut {
-            let removed: Vec<ObjectId> = pending.of_file(file, from).map(|(id, _)| *id).collect();
+        if let Some((file, cut)) = plan.cut {
+            let removed: Vec<ObjectId> =
+                pending.of_file(file, cut.from).map(|(id, _)| *id).collect();
             for object in removed {
                 pending.objects.remove(&object);
             }
-            let cut = pending.cuts.entry(file).or_insert(from);
-            *cut = from.min(*cut);
+            match pending.cuts.get_mut(&file) {
+                Some(earlier) => earlier.merge(cut),
+                None => drop(pending.cuts.insert(file, cut)),
+            }
         }
         if let Some((file, state)) = plan.file {
             pending.files.insert(file, state);

@@ -20,6 +20,9 @@ use crate::error::{At, Result, StoreError};
 /// Most segments emptied in one pass.
 const SEGMENTS_PER_PASS: usize = 8;
 
+/// Most passes for one writer that found the disk full.
+const PASSES_MAX: usize = 64;
+
 /// An open segment that is mostly dead is sealed early from this size on.
 const SEAL_BYTES_MIN: u64 = 1 << 20;
 
@@ -29,13 +32,32 @@ const MOVE_ATTEMPTS_MAX: usize = 4;
 /// Tombstones removed in one pass.
 const TOMBSTONES_PER_PASS: usize = 4096;
 
+/// What is worth the work.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Pressure {
+    /// Segments of which less than half is alive.
+    Low,
+    /// The disk is full: segments of which an eighth is dead.
+    High,
+}
+
+impl Pressure {
+    fn is_worth(self, info: &SegmentInfo) -> bool {
+        match self {
+            Self::Low => info.live < info.raw / 2,
+            Self::High => info.live <= info.raw - info.raw / 8 && info.live < info.raw,
+        }
+    }
+}
+
 impl Store {
-    /// Gives back what it can: dead segments, and the dead part of mostly dead ones.
+    /// Gives back dead segments, and the dead part of mostly dead ones.
     pub(crate) fn reclaim(&self) -> Result<()> {
-        self.seal_if_dead()?;
+        let _one = self.reclaiming.lock();
+        self.seal_if_dead(Pressure::Low)?;
         self.checkpoint()?;
         let mut moved = false;
-        for segment in self.mostly_dead() {
+        for segment in self.worthwhile(Pressure::Low) {
             moved |= self.empty_segment(segment)?;
         }
         if moved {
@@ -44,13 +66,33 @@ impl Store {
         Ok(())
     }
 
-    /// Whether a pass would do something.
+    /// Gives back what it can, step by step, until `enough`.
+    pub(super) fn reclaim_until(&self, enough: impl Fn() -> Result<bool>) -> Result<()> {
+        let _one = self.reclaiming.lock();
+        if enough()? {
+            return Ok(());
+        }
+        self.seal_if_dead(Pressure::High)?;
+        self.checkpoint()?;
+        for _ in 0..PASSES_MAX {
+            for segment in self.worthwhile(Pressure::High) {
+                if enough()? || !self.empty_segment(segment)? {
+                    return Ok(());
+                }
+                // Each segment makes the room in which the next one is emptied.
+                self.checkpoint()?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether [`Store::reclaim`] would do something.
     pub(crate) fn wants_reclaim(&self) -> bool {
         let open = self.appender.lock().segment;
         let dead = self.layers.read().segments.iter().any(|(number, info)| {
-            (*number == open && seal_early(info)) || (info.sealed && info.live == 0)
+            (*number == open && seal_early(info, Pressure::Low)) || (info.sealed && info.live == 0)
         });
-        dead || !self.mostly_dead().is_empty()
+        dead || !self.worthwhile(Pressure::Low).is_empty()
     }
 
     /// Forgets files that were deleted before `secs`: no capability for them is valid any more.
@@ -77,7 +119,7 @@ impl Store {
     }
 
     /// Seals the open segment when most of it is dead, so that it can be given back.
-    fn seal_if_dead(&self) -> Result<()> {
+    fn seal_if_dead(&self, pressure: Pressure) -> Result<()> {
         let mut appender = self.appender.lock();
         let info = self
             .layers
@@ -86,21 +128,21 @@ impl Store {
             .get(&appender.segment)
             .copied()
             .unwrap_or_default();
-        if seal_early(&info) {
+        if seal_early(&info, pressure) {
             self.roll(&mut appender)?;
         }
         Ok(())
     }
 
-    /// Sealed segments less than half alive, the emptiest first.
-    fn mostly_dead(&self) -> Vec<u64> {
+    /// Sealed segments that are worth emptying, the emptiest first.
+    fn worthwhile(&self, pressure: Pressure) -> Vec<u64> {
         let kept = self.kept.lock();
         let layers = self.layers.read();
         let mut candidates: Vec<(u64, u64)> = layers
             .segments
             .iter()
             .filter(|(number, info)| {
-                info.sealed && info.live > 0 && info.live < info.raw / 2 && !kept.contains(number)
+                info.sealed && info.live > 0 && pressure.is_worth(info) && !kept.contains(number)
             })
             .map(|(number, info)| (info.live, *number))
             .collect();
@@ -172,7 +214,11 @@ impl Store {
 }
 
 /// Whether an open segment should be sealed before it is full.
-fn seal_early(info: &SegmentInfo) -> bool {
-    let empty = info.live == 0 && info.bytes > SEGMENT_HEADER_BYTES && info.raw > 0;
-    empty || (info.bytes >= SEAL_BYTES_MIN && info.live < info.raw / 2)
+fn seal_early(info: &SegmentInfo, pressure: Pressure) -> bool {
+    let size_min = match pressure {
+        Pressure::Low => SEAL_BYTES_MIN,
+        Pressure::High => SEAL_BYTES_MIN / 16,
+    };
+    let empty = info.live == 0 && info.raw > 0;
+    empty || (info.bytes >= size_min && pressure.is_worth(info))
 }

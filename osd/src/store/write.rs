@@ -46,7 +46,8 @@ impl Store {
         let Some(done) = self.commit(prepared, allowed)? else {
             return Ok(0);
         };
-        if done.extents > EXTENTS_MAX && done.extents.is_multiple_of(EXTENTS_STEP) {
+        let (before, after) = done.extents;
+        if after > EXTENTS_MAX && before / EXTENTS_STEP != after / EXTENTS_STEP {
             self.rewrite_object(object, |_| true)?;
         }
         if durable {
@@ -135,7 +136,7 @@ impl Store {
             return Ok(());
         }
         // Space that is dead but not given back yet comes first.
-        self.reclaim()?;
+        self.reclaim_until(|| self.has_room(bytes))?;
         if self.has_room(bytes)? {
             return Ok(());
         }

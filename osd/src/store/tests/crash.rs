@@ -1,0 +1,58 @@
+//! Loss of power after every step: what was durable is there, and the state is a prefix.
+
+use babu_kv::fs::{Crash, MemoryFs};
+
+use super::{State, observe, open, scenario};
+
+/// Runs the scenario, with a flush or checkpoint after some steps, and looks at every crash image.
+fn crash_everywhere(flush_every: usize, checkpoint_every: usize) {
+    let fs = MemoryFs::new();
+    let store = open(&fs);
+    let mut history = vec![State::default()];
+    let mut durable = 0;
+    for (number, step) in scenario().iter().enumerate() {
+        let mut state = history.last().cloned().unwrap();
+        step.run_on_both(&store, &mut state);
+        history.push(state);
+        if number % flush_every == 0 {
+            store.flush(step.file()).unwrap();
+            durable = history.len() - 1;
+        }
+        if number % checkpoint_every == 1 {
+            store.reclaim().unwrap();
+            durable = history.len() - 1;
+        }
+        for crash in Crash::ALL {
+            let image = fs.crash(crash);
+            let found = observe(&open(&image));
+            let context = format!("step {number}, {crash:?}");
+            let allowed = match crash {
+                Crash::Kept => history.len() - 1..history.len(),
+                _ => durable..history.len(),
+            };
+            assert!(
+                history[allowed].contains(&found),
+                "{context}: not a prefix with everything durable"
+            );
+            // And once more: recovery itself may be interrupted.
+            let again = observe(&open(&image.crash(Crash::Lost)));
+            assert_eq!(again, found, "{context}: a second recovery differs");
+        }
+    }
+}
+
+#[test]
+fn a_crash_leaves_a_prefix_when_nothing_is_flushed() {
+    crash_everywhere(usize::MAX, usize::MAX);
+}
+
+#[test]
+fn a_crash_keeps_what_was_flushed() {
+    crash_everywhere(2, usize::MAX);
+}
+
+#[test]
+fn a_crash_between_checkpoints_keeps_everything_before_them() {
+    crash_everywhere(3, 3);
+    crash_everywhere(usize::MAX, 2);
+}
