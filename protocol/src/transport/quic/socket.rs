@@ -56,6 +56,16 @@ impl DatagramSocket {
             .map_err(|error| Error::new(Code::Io, format!("UDP socket {address}: {error}")))
     }
 
+    /// Where it is bound: what others are to be told before a service starts to use it.
+    ///
+    /// # Errors
+    /// [`Code::Io`].
+    pub fn local_addr(&self) -> Result<SocketAddr> {
+        self.socket
+            .local_addr()
+            .map_err(|error| Error::new(Code::Io, format!("UDP socket: {error}")))
+    }
+
     /// A socket for outgoing connections, to IPv6 and IPv4 where the machine has both.
     pub(super) fn bind_any() -> Result<Self> {
         Self::bind((Ipv6Addr::UNSPECIFIED, 0).into())
