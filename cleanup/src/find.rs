@@ -160,11 +160,11 @@ mod tests {
     use super::*;
     use async_trait::async_trait;
     use std::sync::atomic::{AtomicU32, Ordering};
-    use xtfs_protocol::layout::Layout;
     use xtfs_protocol::directory::{
         DirectoryOp, DirectoryReply, ServiceInfo, ServiceKind, ServiceState,
     };
     use xtfs_protocol::ids::{ObjectId, VolumeId};
+    use xtfs_protocol::layout::Layout;
     use xtfs_protocol::meta::{FileSummary, MetaOp, MetaReply, Placement, VolumeInfo};
     use xtfs_protocol::object::{ObjectOp, ObjectReply, OsdSpace};
     use xtfs_protocol::transport::{Connection, PushHandler};

@@ -5,11 +5,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use async_trait::async_trait;
-use xtfs_protocol::layout::Layout;
 use xtfs_protocol::directory::{
     DirectoryOp, DirectoryReply, ServiceInfo, ServiceKind, ServiceState,
 };
 use xtfs_protocol::ids::{FileId, Ino, ObjectId, ServiceId, VolumeId};
+use xtfs_protocol::layout::Layout;
 use xtfs_protocol::meta::{FileSummary, MetaOp, MetaReply, Placement, VolumeInfo};
 use xtfs_protocol::object::{
     Damage, DamagedObject, ObjectOp, ObjectReply, ObjectSummary, OsdSpace,
