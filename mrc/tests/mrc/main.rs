@@ -1,4 +1,8 @@
 //! An MRC as its clients and OSDs see it: through calls.
 
+mod deletion;
+mod leases;
+mod osds;
 mod service;
+mod sessions;
 mod support;

@@ -1,0 +1,154 @@
+//! Content that lost its file goes from the OSDs, whatever fails in between.
+
+use std::time::Duration;
+
+use babu_kv::fs::MemoryFs;
+use xtfs_layout::Layout;
+use xtfs_protocol::Code;
+use xtfs_protocol::meta::{MetaOp, MetaReply, Opened};
+
+use crate::osds::Osds;
+use crate::support::{Client, ask, error, open, with_volume};
+
+/// A file that was written, closed and unlinked.
+async fn unlinked(client: &Client, name: &str) -> Opened {
+    let made = client.create(name).await;
+    let ino = made.entry.attr.ino;
+    client.send(MetaOp::Release { ino }).await.unwrap();
+    client.unlink(name).await.unwrap();
+    made
+}
+
+#[tokio::test(start_paused = true)]
+async fn unlinked_content_is_deleted_on_every_osd_of_its_placement() {
+    let mrc = with_volume(&MemoryFs::new()).await;
+    let osds = Osds::start(&mrc);
+    let client = Client::new(&mrc).await;
+    let made = unlinked(&client, "file").await;
+    osds.deletion(made.capability.file, &made.placement.osds)
+        .await;
+    mrc.shutdown().await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_osd_that_fails_is_asked_again_with_growing_pauses_and_holds_up_nobody() {
+    let mrc = with_volume(&MemoryFs::new()).await;
+    let osds = Osds::start(&mrc);
+    let client = Client::new(&mrc).await;
+    let made = client.create("file").await;
+    let (bad, good) = (made.placement.osds[0], made.placement.osds[1]);
+    osds.get(bad).fail(6);
+    let ino = made.entry.attr.ino;
+    client.send(MetaOp::Release { ino }).await.unwrap();
+    client.unlink("file").await.unwrap();
+    osds.get(good).deletion(made.capability.file).await;
+    assert!(!osds.get(bad).has_deleted(made.capability.file));
+    osds.get(bad).deletion(made.capability.file).await;
+    assert_eq!(osds.get(bad).calls(), 7);
+    mrc.shutdown().await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_queue_outlives_a_restart() {
+    let fs = MemoryFs::new();
+    let mrc = with_volume(&fs).await;
+    let client = Client::new(&mrc).await;
+    // Nobody works the queue off here.
+    let mut made = vec![];
+    for number in 0..600 {
+        made.push(unlinked(&client, &format!("file{number}")).await);
+    }
+    drop((client, mrc));
+    let mrc = open(&fs);
+    let osds = Osds::start(&mrc);
+    for made in &made {
+        osds.deletion(made.capability.file, &made.placement.osds)
+            .await;
+    }
+    // What is done is done once.
+    let calls = |osds: &Osds| {
+        (1..=3)
+            .map(|n| osds.get(crate::support::osd(n)).calls())
+            .sum()
+    };
+    let before: u32 = calls(&osds);
+    tokio::time::sleep(Duration::from_secs(100)).await;
+    assert_eq!(calls(&osds), before);
+    mrc.shutdown().await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_deleted_volume_takes_its_content_along_even_over_a_restart() {
+    let fs = MemoryFs::new();
+    let mrc = with_volume(&fs).await;
+    let client = Client::new(&mrc).await;
+    let mut made = vec![];
+    for number in 0..300 {
+        made.push(client.create(&format!("file{number}")).await);
+    }
+    made.push(unlinked(&client, "gone").await);
+    let delete = MetaOp::DeleteVolume {
+        name: "home".into(),
+    };
+    ask(&mrc, delete.clone()).await.unwrap();
+    assert_eq!(
+        client.lookup("file0").await.unwrap_err().code,
+        Code::SessionExpired
+    );
+    assert_eq!(error(ask(&mrc, delete).await).code, Code::NotFound);
+    let volumes = ask(&mrc, MetaOp::ListVolumes).await.unwrap();
+    assert_eq!(volumes, MetaReply::Volumes(vec![]));
+    drop((client, mrc));
+
+    let mrc = open(&fs);
+    let osds = Osds::start(&mrc);
+    osds.get(made[0].placement.osds[0]).fail(3);
+    for made in &made {
+        osds.deletion(made.capability.file, &made.placement.osds)
+            .await;
+    }
+    // Its name is free again when all of it is gone.
+    let create = MetaOp::CreateVolume {
+        name: "home".into(),
+        layout: Layout::striped(1),
+        uid: 0,
+        gid: 0,
+        mode: 0o755,
+    };
+    while ask(&mrc, create.clone()).await.is_err() {
+        tokio::time::sleep(Duration::from_secs(1)).await;
+    }
+    mrc.shutdown().await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn all_files_are_listed_page_by_page() {
+    let mrc = with_volume(&MemoryFs::new()).await;
+    let client = Client::new(&mrc).await;
+    let mut expected = vec![];
+    for number in 0..10 {
+        let made = client.create(&format!("file{number}")).await;
+        expected.push((made.entry.attr.ino, made.capability.file.data));
+    }
+    let MetaReply::Volumes(volumes) = ask(&mrc, MetaOp::ListVolumes).await.unwrap() else {
+        panic!("no volumes");
+    };
+    let mut found = vec![];
+    let mut after = 0;
+    loop {
+        let op = MetaOp::ListFiles {
+            volume: volumes[0].id,
+            after,
+            limit: 4,
+        };
+        let MetaReply::Files { files, end } = ask(&mrc, op).await.unwrap() else {
+            panic!("no files");
+        };
+        found.extend(files.iter().map(|file| (file.ino, file.data)));
+        after = files.last().map_or(after, |file| file.ino);
+        if end {
+            break;
+        }
+    }
+    assert_eq!(found, expected);
+}

@@ -1,0 +1,230 @@
+//! Retries, restarts, loss of power, open files and the end of sessions.
+
+use std::time::Duration;
+
+use babu_kv::fs::{Crash, MemoryFs};
+use xtfs_protocol::ids::ROOT_INO;
+use xtfs_protocol::meta::{FileUpdate, MetaOp, SetAttr};
+use xtfs_protocol::transport::Peer;
+use xtfs_protocol::{Code, Retry};
+
+use crate::osds::Osds;
+use crate::support::{Client, entry, error, open, opened, with_volume};
+
+fn mkdir(name: &str) -> MetaOp {
+    MetaOp::Mkdir {
+        parent: ROOT_INO,
+        name: name.into(),
+        mode: 0o755,
+    }
+}
+
+fn truncate(ino: u64, size: u64) -> MetaOp {
+    MetaOp::Setattr {
+        ino,
+        set: SetAttr {
+            size: Some(size),
+            ..SetAttr::default()
+        },
+        by_handle: true,
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_repeated_request_gets_its_first_answer_and_has_one_effect() {
+    let fs = MemoryFs::new();
+    let mrc = with_volume(&fs).await;
+    let client = Client::new(&mrc).await;
+    let first = entry(&client.send_as(mkdir("dir"), 7, 0).await.unwrap()).attr;
+    let again = entry(&client.send_as(mkdir("dir"), 7, 0).await.unwrap()).attr;
+    assert_eq!(first, again);
+    let root = MetaOp::Getattr { ino: ROOT_INO };
+    let root = client.send_as(root, 0, 0).await.unwrap();
+    assert_eq!(entry(&root).attr.nlink, 3);
+
+    let session = client.session;
+    drop((client, mrc));
+    let mrc = open(&fs);
+    let client = Client::resume(&mrc, Some(session), vec![]).await.unwrap();
+    let again = entry(&client.send_as(mkdir("dir"), 7, 0).await.unwrap()).attr;
+    assert_eq!(first, again);
+    // Once the client has said that it knows the answer, it is forgotten.
+    client.send_as(mkdir("other"), 8, 7).await.unwrap();
+    let late = error(client.send_as(mkdir("dir"), 7, 7).await);
+    assert_eq!(late.code, Code::Protocol);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_repeated_failure_stays_a_failure() {
+    let mrc = with_volume(&MemoryFs::new()).await;
+    let client = Client::new(&mrc).await;
+    client.send_as(mkdir("dir"), 1, 0).await.unwrap();
+    let refused = error(client.send_as(mkdir("dir"), 2, 0).await);
+    assert_eq!(refused.code, Code::Exists);
+    let rmdir = MetaOp::Rmdir {
+        parent: ROOT_INO,
+        name: b"dir".to_vec(),
+    };
+    client.send_as(rmdir, 3, 0).await.unwrap();
+    // It would work now, but it was answered.
+    let again = error(client.send_as(mkdir("dir"), 2, 0).await);
+    assert_eq!(again.code, Code::Exists);
+}
+
+#[tokio::test(start_paused = true)]
+async fn after_a_restart_a_session_is_resumed_and_only_by_its_owner() {
+    let fs = MemoryFs::new();
+    let mrc = with_volume(&fs).await;
+    let client = Client::new(&mrc).await;
+    let session = client.session;
+    drop((client, mrc));
+    let mrc = open(&fs);
+    let mut client = Client::new(&mrc).await;
+    client.session = session;
+    let refused = client.lookup("x").await.unwrap_err();
+    assert_eq!(
+        (refused.code, refused.retry),
+        (Code::SessionExpired, Retry::Reopen)
+    );
+    Client::resume(&mrc, Some(session), vec![]).await.unwrap();
+    assert_eq!(client.lookup("x").await.unwrap_err().code, Code::NotFound);
+    client.origin.peer = Peer::Host("another".into());
+    let refused = client.lookup("x").await.unwrap_err();
+    assert_eq!(refused.code, Code::NotPermitted);
+}
+
+#[tokio::test(start_paused = true)]
+async fn every_session_has_a_higher_epoch_also_after_loss_of_power() {
+    let fs = MemoryFs::new();
+    let mrc = with_volume(&fs).await;
+    let first = Client::new(&mrc).await.epoch;
+    let second = Client::new(&mrc).await.epoch;
+    assert!(second > first);
+    let mrc = open(&fs.crash(Crash::Lost));
+    assert!(Client::new(&mrc).await.epoch > second);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_sync_answered_survives_loss_of_power() {
+    let fs = MemoryFs::new();
+    let mrc = with_volume(&fs).await;
+    let client = Client::new(&mrc).await;
+    let kept = client.create("kept").await.entry.attr.ino;
+    client.send_as(MetaOp::Sync, 0, 0).await.unwrap();
+    let lost = client.create("lost").await.entry.attr.ino;
+
+    let mrc = open(&fs.crash(Crash::Lost));
+    let client = Client::new(&mrc).await;
+    assert_eq!(client.lookup("kept").await.unwrap().attr.ino, kept);
+    assert_eq!(
+        client.lookup("lost").await.unwrap_err().code,
+        Code::NotFound
+    );
+    // The number of the file that is forgotten may be known to OSDs: it is not used again.
+    let next = client.create("next").await;
+    assert_ne!(next.entry.attr.ino, lost);
+    assert_ne!(next.capability.file.data, lost);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_truncation_to_less_is_durable_before_it_is_answered() {
+    let fs = MemoryFs::new();
+    let mrc = with_volume(&fs).await;
+    let client = Client::new(&mrc).await;
+    let made = client.create("file").await;
+    let ino = made.entry.attr.ino;
+    let update = FileUpdate {
+        size_at_least: 100,
+        truncate_epoch: 0,
+        allocated_delta: 100,
+        written_at: Some(made.entry.attr.mtime),
+        read_at: None,
+    };
+    client.send(MetaOp::Update { ino, update }).await.unwrap();
+    let cut = opened(client.send(truncate(ino, 10)).await.unwrap());
+    assert!(cut.pending_cut.is_some());
+
+    let mrc = open(&fs.crash(Crash::Lost));
+    let client = Client::new(&mrc).await;
+    let again = client.create("file").await;
+    assert_eq!(again.entry.attr.size, 10);
+    assert_eq!(again.pending_cut, cut.pending_cut);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_session_that_is_not_heard_of_ends_with_its_open_files() {
+    let mrc = with_volume(&MemoryFs::new()).await;
+    let osds = Osds::start(&mrc);
+    let client = Client::new(&mrc).await;
+    let made = client.create("file").await;
+    client.unlink("file").await.unwrap();
+    for _ in 0..5 {
+        tokio::time::sleep(Duration::from_secs(40)).await;
+        client.send_as(MetaOp::RenewSession, 0, 0).await.unwrap();
+    }
+    let file = made.capability.file;
+    assert!(!osds.get(made.placement.osds[0]).has_deleted(file));
+    osds.deletion(file, &made.placement.osds).await;
+    let refused = client.lookup("x").await.unwrap_err();
+    assert_eq!(refused.code, Code::SessionExpired);
+    mrc.shutdown().await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn closing_a_session_closes_its_files() {
+    let mrc = with_volume(&MemoryFs::new()).await;
+    let osds = Osds::start(&mrc);
+    let client = Client::new(&mrc).await;
+    let made = client.create("file").await;
+    client.unlink("file").await.unwrap();
+    client.send_as(MetaOp::CloseSession, 0, 0).await.unwrap();
+    osds.deletion(made.capability.file, &made.placement.osds)
+        .await;
+    mrc.shutdown().await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn after_a_restart_an_open_unlinked_file_waits_for_its_holder() {
+    let fs = MemoryFs::new();
+    let mrc = with_volume(&fs).await;
+    let (client, other) = (Client::new(&mrc).await, Client::new(&mrc).await);
+    let kept = client.create("kept").await;
+    let left = client.create("left").await;
+    client.unlink("kept").await.unwrap();
+    client.unlink("left").await.unwrap();
+    let (first, second) = (client.session, other.session);
+    drop((client, other, mrc));
+
+    let mrc = open(&fs);
+    let osds = Osds::start(&mrc);
+    let ino = kept.entry.attr.ino;
+    let client = Client::resume(&mrc, Some(first), vec![ino]).await.unwrap();
+    // The other session might have had it open: nothing goes before that is known.
+    tokio::time::sleep(Duration::from_secs(5)).await;
+    let left_on = osds.get(left.placement.osds[0]);
+    assert!(!left_on.has_deleted(left.capability.file));
+    Client::resume(&mrc, Some(second), vec![]).await.unwrap();
+    osds.deletion(left.capability.file, &left.placement.osds)
+        .await;
+    let alive = client.send_as(MetaOp::Getattr { ino }, 0, 0).await.unwrap();
+    assert_eq!(entry(&alive).attr.nlink, 0);
+    client.send(MetaOp::Release { ino }).await.unwrap();
+    osds.deletion(kept.capability.file, &kept.placement.osds)
+        .await;
+    mrc.shutdown().await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn orphans_of_a_session_that_never_comes_back_go_when_its_time_is_over() {
+    let fs = MemoryFs::new();
+    let mrc = with_volume(&fs).await;
+    let client = Client::new(&mrc).await;
+    let made = client.create("file").await;
+    client.unlink("file").await.unwrap();
+    drop((client, mrc));
+    let mrc = open(&fs);
+    let osds = Osds::start(&mrc);
+    osds.deletion(made.capability.file, &made.placement.osds)
+        .await;
+    mrc.shutdown().await.unwrap();
+}
