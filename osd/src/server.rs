@@ -32,6 +32,12 @@ const CALLS_MAX: u32 = 256;
 /// Writes up to this many bytes run where they arrive.
 const INLINE_BYTES_MAX: usize = 32 << 10;
 
+/// Reads up to this many bytes run where they arrive.
+const INLINE_READ_BYTES_MAX: u32 = 256 << 10;
+
+/// Pause for clients that come before the first heartbeat brought the keys.
+const NO_KEYS_PAUSE_MS: u32 = 200;
+
 /// Longest time that a call may take, whatever it says.
 const DEADLINE_MAX: Duration = Duration::from_secs(300);
 
@@ -180,7 +186,9 @@ impl Osd {
                 if length > Layout::OBJECT_SIZE_MAX {
                     return Err(Error::new(Code::Invalid, "longer than the largest object"));
                 }
-                let (ranges, bytes) = store.read(object, offset, length)?;
+                let small = length <= INLINE_READ_BYTES_MAX;
+                let work = move || store.read(object, offset, length);
+                let (ranges, bytes) = self.run(small, work).await?;
                 return Ok((ObjectReply::Data { ranges }, bytes));
             }
             ObjectOp::Write {
@@ -293,7 +301,12 @@ impl Osd {
     }
 
     fn check(&self, capability: &Capability, file: FileId, right: bool) -> Result<()> {
-        self.keys.read().verify(capability, self.env.now())?;
+        let keys = self.keys.read();
+        if keys.current_id().is_none() {
+            let context = "no keys of capabilities yet";
+            return Err(Error::retryable(Code::Busy, context, NO_KEYS_PAUSE_MS));
+        }
+        keys.verify(capability, self.env.now())?;
         if capability.file != file {
             let context = format!("capability for {} used on {file}", capability.file);
             return Err(Error::new(Code::BadCapability, context));

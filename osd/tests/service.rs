@@ -7,12 +7,13 @@ use std::time::Duration;
 use bytes::Bytes;
 use xtfs_osd::{Osd, OsdOptions};
 use xtfs_protocol::capability::Capability;
+use xtfs_protocol::directory::{DirectoryOp, DirectoryReply};
 use xtfs_protocol::env::Env;
 use xtfs_protocol::ids::{FileId, ObjectId, ServiceId, SessionId, VolumeId};
 use xtfs_protocol::object::{ObjectOp, ObjectReply, OsdSpace, Stability};
 use xtfs_protocol::time::Time;
-use xtfs_protocol::transport::{Origin, Peer, Service};
-use xtfs_protocol::{Call, Code, Error, KeyRing, Reply, Request, Retry};
+use xtfs_protocol::transport::{LocalConnector, Origin, Peer, Service};
+use xtfs_protocol::{Answer, Call, Code, Error, KeyRing, Reply, Request, Retry};
 
 const ID: ServiceId = ServiceId([7; 16]);
 
@@ -427,6 +428,87 @@ async fn one_folder_belongs_to_one_identity_and_one_process() {
     drop(osd);
     let other = Osd::open(OsdOptions::new(dir.path(), ServiceId([8; 16]), env)).err();
     assert!(other.unwrap().to_string().contains("belongs to OSD"));
+}
+
+/// A directory that hands out keys and keeps the last heartbeat.
+struct TestDirectory {
+    ring: KeyRing,
+    heard: tokio::sync::watch::Sender<Option<DirectoryOp>>,
+}
+
+#[async_trait::async_trait]
+impl Service for TestDirectory {
+    async fn call(&self, _origin: Origin, call: Call) -> Answer {
+        let Request::Directory(op) = call.request else {
+            return Answer::new(Err(Code::Protocol.into()));
+        };
+        self.heard.send_replace(Some(op));
+        Answer::new(Ok(Reply::Directory(DirectoryReply::Registered {
+            interval_ms: 50,
+            capability_keys: self.ring.keys(),
+        })))
+    }
+}
+
+#[tokio::test]
+async fn heartbeats_make_it_known_and_bring_the_keys() {
+    let dir = tempfile::tempdir().unwrap();
+    let osd = TestOsd::open(dir.path());
+    osd.osd.set_keys(KeyRing::default());
+    let early = osd.write(object(1, 0), 0, b"early").await.unwrap_err();
+    assert_eq!(early.code, Code::Busy);
+    assert!(matches!(early.retry, Retry::After(_)));
+
+    let directory = Arc::new(TestDirectory {
+        ring: osd.ring.clone(),
+        heard: tokio::sync::watch::Sender::new(None),
+    });
+    let mut heard = directory.heard.subscribe();
+    let connector = LocalConnector::new(Peer::Service(ID));
+    connector.set_mrc(directory);
+    osd.osd
+        .start(Arc::new(connector), vec!["osd.example:5000".into()]);
+    assert!(osd.osd.wait_registered(Duration::from_secs(20)).await);
+    osd.write(object(1, 0), 0, b"now").await.unwrap();
+    let with_object = |op: &Option<DirectoryOp>| {
+        matches!(op, Some(DirectoryOp::Heartbeat { id, addresses, space, .. })
+            if *id == ID && addresses.len() == 1 && space.objects == 1)
+    };
+    let told = tokio::time::timeout(Duration::from_secs(20), heard.wait_for(with_object));
+    assert!(
+        told.await.is_ok(),
+        "the directory never heard of the object"
+    );
+    osd.osd.shutdown().await;
+}
+
+#[tokio::test]
+async fn deleted_bytes_come_back_without_being_asked_for() {
+    let dir = tempfile::tempdir().unwrap();
+    let osd = TestOsd::open(dir.path());
+    let connector = LocalConnector::new(Peer::Service(ID));
+    osd.osd.start(Arc::new(connector), vec![]);
+    for number in 0..8 {
+        let bytes = noise(number, 1 << 20);
+        osd.write(object(1, number), 0, &bytes).await.unwrap();
+    }
+    assert!(osd.space().await.segment_bytes > 8 << 20);
+    osd.call(ObjectOp::Delete { file: file(1) }, &[])
+        .await
+        .unwrap();
+    let given_back = async {
+        while osd.space().await.segment_bytes > 100_000 {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    let outcome = tokio::time::timeout(Duration::from_secs(30), given_back).await;
+    assert!(outcome.is_ok(), "{:?}", osd.space().await);
+    osd.osd.shutdown().await;
+    let left: u64 = std::fs::read_dir(dir.path().join("segments"))
+        .unwrap()
+        .map(|entry| entry.unwrap().metadata().unwrap().len())
+        .sum();
+    assert!(left < 100_000, "{left} bytes of segments are left");
 }
 
 #[tokio::test]

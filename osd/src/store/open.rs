@@ -24,6 +24,11 @@ use crate::options::OsdOptions;
 /// No segment is made smaller than this for the sake of a small disk.
 const SEGMENT_BYTES_MIN: u64 = 1 << 20;
 
+/// The index's log grows by this much before it is flushed and shrinks again: little on small
+/// disks.
+const MEMTABLE_BYTES_MIN: usize = 256 << 10;
+const MEMTABLE_BYTES_MAX: usize = 16 << 20;
+
 impl Store {
     /// Opens the store in a folder, which is created when missing, and brings the index up to the
     /// log.
@@ -42,7 +47,9 @@ impl Store {
             }
         })?;
         claim_folder(fs.as_ref(), dir, options.id)?;
-        let index = Indices::open(options)?;
+        let total = fs.space(dir).at("statvfs", dir)?.total_bytes;
+        let index = Indices::open(options, total)?;
+        fs.sync_dir(dir).at("fsync", dir)?;
         let state = index.state()?;
         let mut layers = index.layers()?;
         layers.objects = state.map_or(0, |state| state.objects);
@@ -53,7 +60,6 @@ impl Store {
             let info = layers.segments.entry(appender.segment).or_default();
             info.bytes = SEGMENT_HEADER_BYTES;
         }
-        let total = fs.space(dir).at("statvfs", dir)?.total_bytes;
         let store = Self {
             dir: dir.clone(),
             id: options.id,
@@ -85,8 +91,11 @@ impl Store {
 }
 
 impl Indices {
-    fn open(options: &OsdOptions) -> Result<Self> {
+    fn open(options: &OsdOptions, total_bytes: u64) -> Result<Self> {
         let kv_options = Options {
+            memtable_bytes: usize::try_from(total_bytes / 128)
+                .unwrap_or(usize::MAX)
+                .clamp(MEMTABLE_BYTES_MIN, MEMTABLE_BYTES_MAX),
             cache_bytes: options.index_cache_bytes,
             background: options.background,
             fs: options.fs.clone(),
@@ -148,7 +157,11 @@ fn claim_folder(fs: &dyn Fs, dir: &Path, id: ServiceId) -> Result<()> {
         .and_then(|()| file.sync_data())
         .at("write", &new)?;
     fs.rename(&new, &path).at("rename", &new)?;
-    fs.sync_dir(dir).at("fsync", dir)
+    fs.sync_dir(dir).at("fsync", dir)?;
+    match dir.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() => fs.sync_dir(parent).at("fsync", parent),
+        _ => Ok(()),
+    }
 }
 
 /// Removes segment files that the index let go of, and learns the sizes of the others. Returns the

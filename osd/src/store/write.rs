@@ -110,7 +110,10 @@ impl Store {
     /// Removes every object of a file and remembers that it is gone.
     pub(crate) fn delete(&self, file: FileId, at_secs: i64) -> Result<()> {
         if let Err(error) = self.relieve() {
-            // A deletion makes room; the bound of memory is kept by refusing writes.
+            // A deletion makes room, so it may go where writes may not; but not without end.
+            if self.layers.read().pending.cost > 16 * CHECKPOINT_COST {
+                return Err(error);
+            }
             tracing::warn!(%error, "deleting without a checkpoint");
         }
         let allowed = || Ok(self.file_state(file)?.deleted_secs.is_none());
