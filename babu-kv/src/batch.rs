@@ -1,6 +1,7 @@
 //! A batch: changes to several indices that happen together or not at all.
 //!
-//! The batch is encoded as a log record from the first call, so that a commit only fills in its header and writes it.
+//! The batch is encoded as a log record from the first call, so that a commit only fills in its
+//! header and writes it.
 
 use crate::{
     Index,
@@ -103,7 +104,8 @@ impl Batch {
         self.fault.is_none()
     }
 
-    /// The record, its header not yet filled in, and the number of operations in it. `indices` is the number of the last index.
+    /// The record, its header not yet filled in, and the number of operations in it. `indices` is
+    /// the number of the last index.
     pub(crate) fn into_record(self, indices: u32) -> Result<(Vec<u8>, u32)> {
         if let Some(fault) = self.fault {
             return Err(Error::invalid(fault));

@@ -1,6 +1,7 @@
 //! Blocks of tables in memory, up to a number of bytes.
 //!
-//! Sixteen shards, each a clock: a block that was used since the hand passed it last gets another round.
+//! Sixteen shards, each a clock: a block that was used since the hand passed it last gets another
+//! round.
 
 use crate::table::block::Block;
 use parking_lot::Mutex;

@@ -1,7 +1,8 @@
 //! Checkpoints: the database as of now in another folder, at the cost of a few hard links.
 //!
-//! Tables never change and closed log segments never change either. So the log goes on in a new segment, and then tables and closed segments
-//! are linked, and a manifest is written that names them.
+//! Tables never change and closed log segments never change either. So the log goes on in a new
+//! segment, and then tables and closed segments are linked, and a manifest is written that names
+//! them.
 
 use crate::{
     core::Core,
@@ -13,7 +14,8 @@ use crate::{
 use std::{path::Path, sync::atomic::Ordering::Relaxed};
 
 impl Core {
-    /// Makes a database in `destination`, on the same file system, with all that was committed before.
+    /// Makes a database in `destination`, on the same file system, with all that was committed
+    /// before.
     pub(crate) fn checkpoint(&self, destination: &Path) -> Result<()> {
         self.check_open()?;
         let fs = &*self.tables.fs;

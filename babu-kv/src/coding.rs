@@ -1,4 +1,5 @@
-//! Integers and byte strings in files: little endian, LEB128 varints, and a reader that never panics on hostile bytes.
+//! Integers and byte strings in files: little endian, LEB128 varints, and a reader that never
+//! panics on hostile bytes.
 
 /// Appends a varint: seven bits a byte, low bits first, high bit set on all but the last.
 pub(crate) fn put_varint(out: &mut Vec<u8>, mut value: u64) {
@@ -28,7 +29,8 @@ pub(crate) fn u64_at(bytes: &[u8], at: usize) -> Option<u64> {
     array_at(bytes, at).map(u64::from_le_bytes)
 }
 
-/// Reads values from the front of a byte string; `None` when it ends too early or a varint is too long.
+/// Reads values from the front of a byte string; `None` when it ends too early or a varint is too
+/// long.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Decoder<'a> {
     bytes: &'a [u8],

@@ -1,14 +1,16 @@
 //! The order of writers.
 //!
-//! One writer at a time *leads*. A writer that finds nobody leading leads at once and does its own write; those that come meanwhile queue up.
-//! The leader hands over to the first in the queue, who takes all the others with it into one write. No thread stands in between, and no lock is
-//! held while the leader works: leadership is a flag in the queue.
+//! One writer at a time *leads*. A writer that finds nobody leading leads at once and does its own
+//! write; those that come meanwhile queue up. The leader hands over to the first in the queue, who
+//! takes all the others with it into one write. No thread stands in between, and no lock is held
+//! while the leader works: leadership is a flag in the queue.
 
 use crate::{error::Result, log::writer::Request};
 use parking_lot::{Condvar, Mutex};
 use std::{collections::VecDeque, mem, sync::Arc};
 
-/// Bytes of one write that a leader takes on for others. The queue itself is bounded by the number of writing threads.
+/// Bytes of one write that a leader takes on for others. The queue itself is bounded by the number
+/// of writing threads.
 const GROUP_BYTES: usize = 1 << 20;
 
 #[derive(Default)]

@@ -7,7 +7,8 @@
 //! | `log` | leading writer | leadership (the mutex is never contended) |
 //! | `manifest` | flush, compaction, `index` | its mutex, also over the sync of the manifest; writers and readers never take it |
 //!
-//! Order of locks: leadership, `log`, `flushing` or `compacting`, `manifest`, `state`, and inside `SyncPoint` its own.
+//! Order of locks: leadership, `log`, `flushing` or `compacting`, `manifest`, `state`, and inside
+//! `SyncPoint` its own.
 
 use crate::{
     batch::Batch,
@@ -33,8 +34,8 @@ use std::{
     sync::{
         Arc,
         atomic::{
-            AtomicBool, AtomicU32, AtomicU64, Ordering::Acquire, Ordering::Relaxed,
-            Ordering::Release,
+            AtomicBool, AtomicU32, AtomicU64, Ordering::AcqRel, Ordering::Acquire,
+            Ordering::Relaxed, Ordering::Release,
         },
     },
 };
@@ -61,6 +62,8 @@ pub(crate) struct Core {
     log: Mutex<LogWriter>,
     oldest_log: AtomicU64,
     closed: AtomicBool,
+    /// The folder may belong to another handle: nothing is written any more.
+    released: AtomicBool,
     lock: Mutex<Option<Box<dyn Lock>>>,
 }
 
@@ -110,6 +113,7 @@ impl Core {
             writers: Writers::default(),
             log: Mutex::new(log),
             closed: AtomicBool::new(false),
+            released: AtomicBool::new(false),
             lock: Mutex::new(Some(lock)),
             tables,
         }
@@ -131,7 +135,8 @@ impl Core {
         self.state.read().clone()
     }
 
-    /// State and sequence number of one instant. Both are read under the lock, because a rotation between them would leave batches out.
+    /// State and sequence number of one instant. Both are read under the lock, because a rotation
+    /// between them would leave batches out.
     pub(crate) fn now(&self) -> (Arc<State>, u64) {
         let state = self.state.read();
         let sequence = self.visible.load(Acquire);
@@ -224,9 +229,12 @@ impl Core {
         Ok(())
     }
 
-    /// After a failed sync: goes on in a new segment that repeats what is not durable. Gives segment and the last number in it.
+    /// After a failed sync: goes on in a new segment that repeats what is not durable. Gives
+    /// segment and the last number in it.
     pub(crate) fn restart_log(&self) -> Result<(Arc<crate::log::writer::Segment>, u64)> {
-        self.check_open()?;
+        if self.released.load(Acquire) {
+            return Err(Error::Closed);
+        }
         let _lead = self.writers.lead();
         let mut log = self.log.lock();
         log.poisoned = true;
@@ -306,7 +314,8 @@ impl Core {
         Ok(())
     }
 
-    /// Closes the current log segment, so that all closed ones together hold whatever was committed before.
+    /// Closes the current log segment, so that all closed ones together hold whatever was committed
+    /// before.
     pub(crate) fn rotate_log(&self) -> Result<()> {
         let _lead = self.writers.lead();
         let mut log = self.log.lock();
@@ -336,7 +345,8 @@ impl Core {
 
     /// Removes tables that no manifest names, because writing them or naming them failed.
     pub(crate) fn discard(&self, tables: &[TableMeta]) {
-        // After a failed sync of the manifest they may be named in it all the same. Then the next open finds out.
+        // After a failed sync of the manifest they may be named in it all the same. Then the next
+        // open finds out.
         if !self.manifest.lock().is_broken() {
             for table in tables {
                 let _ = self.tables.fs.remove(&self.tables.path(table.number));
@@ -348,7 +358,8 @@ impl Core {
     pub(crate) fn purge_log(&self, log_number: u64) {
         let from = self.oldest_log.fetch_max(log_number, Relaxed);
         for number in from..log_number {
-            // What cannot be removed now is removed at the next open; failed rotations leave numbers without a file.
+            // What cannot be removed now is removed at the next open; failed rotations leave
+            // numbers without a file.
             let _ = self
                 .tables
                 .fs
@@ -385,30 +396,33 @@ impl Core {
         self.visible.load(Acquire)
     }
 
-    /// Ends the log and lets go of the folder. Background threads have ended. Only the first call does something.
+    /// Ends the log and lets go of the folder. Background threads have ended. Only the first call
+    /// does something.
     pub(crate) fn shut_down(&self) -> Result<()> {
-        if self.lock.lock().is_none() {
+        if self.closed.swap(true, AcqRel) {
             return Ok(());
         }
-        let synced = self.syncs.wait(self, self.visible());
-        let lead = self.writers.lead();
-        let mut log = self.log.lock();
-        self.closed.store(true, Release);
-        let mut result = synced;
-        if result.is_ok() && !log.poisoned {
-            let durable = self.syncs.durable();
-            if durable < self.visible() {
-                result = Err(Error::Closed);
-            }
-            result = result.and_then(|()| log.write_end(durable));
-            if let (Ok(()), Some(segment)) = (&result, log.segment()) {
-                result = segment.sync(&*self.tables.fs);
-            }
-        }
-        drop(log);
-        drop(lead);
+        // Whoever leads now may have looked before; those who lead later see that it is closed.
+        drop(self.writers.lead());
+        let result = self
+            .syncs
+            .wait(self, self.visible())
+            .and_then(|()| self.end_log());
+        self.released.store(true, Release);
         *self.lock.lock() = None;
         result
+    }
+
+    fn end_log(&self) -> Result<()> {
+        let mut log = self.log.lock();
+        if log.poisoned {
+            return Ok(());
+        }
+        log.write_end(self.syncs.durable())?;
+        match log.segment() {
+            Some(segment) => segment.sync(&*self.tables.fs),
+            None => Ok(()),
+        }
     }
 
     /// Syncs the folder, after files were created in it.

@@ -23,7 +23,8 @@ use std::{
 
 /// An open database; clones share it.
 ///
-/// It is closed by [`Database::close`] or when the last clone is dropped. Both sync the log, end the threads and release the folder.
+/// It is closed by [`Database::close`] or when the last clone is dropped. Both sync the log, end
+/// the threads and release the folder.
 #[derive(Clone)]
 pub struct Database(Arc<Handle>);
 
@@ -64,8 +65,8 @@ impl Ticket {
         self.sequence
     }
 
-    /// Waits until the batch survives power loss, and does what is needed for it. After an error the batch is still visible, and may or may not
-    /// survive.
+    /// Waits until the batch survives power loss, and does what is needed for it. After an error
+    /// the batch is still visible, and may or may not survive.
     pub fn wait_durable(&self) -> Result<()> {
         self.core.syncs.wait(&self.core, self.sequence)
     }
@@ -80,8 +81,8 @@ impl fmt::Debug for Ticket {
 }
 
 impl Database {
-    /// Opens the database in `dir`, creating it when there is none. The folder is locked: a second open, from here or elsewhere, gives
-    /// [`Error::Locked`](crate::Error::Locked).
+    /// Opens the database in `dir`, creating it when there is none. The folder is locked: a second
+    /// open, from here or elsewhere, gives [`Error::Locked`](crate::Error::Locked).
     pub fn open(dir: &Path, options: Options) -> Result<Database> {
         let core = Arc::new(crate::open::open(dir, options)?);
         let threads = match core.options.background {
@@ -107,8 +108,9 @@ impl Database {
         })
     }
 
-    /// Writes a batch. When it returns, the batch is visible and survives the end of this process; [`Ticket::wait_durable`] makes it survive power
-    /// loss. After an error nothing of it is visible.
+    /// Writes a batch. When it returns, the batch is visible and survives the end of this process;
+    /// [`Ticket::wait_durable`] makes it survive power loss. After an error nothing of it is
+    /// visible.
     pub fn commit(&self, batch: Batch) -> Result<Ticket> {
         let sequence = self.core().commit(batch)?;
         Ok(Ticket {
@@ -159,13 +161,15 @@ impl Database {
         self.core().flush()
     }
 
-    /// Merges all tables into one level, and waits for it. Nothing deleted is left on disk then, unless a snapshot holds it.
+    /// Merges all tables into one level, and waits for it. Nothing deleted is left on disk then,
+    /// unless a snapshot holds it.
     pub fn compact(&self) -> Result<()> {
         self.core().compact_all()
     }
 
-    /// Makes a copy in the folder `destination`, which must be empty or missing and on the same file system. It has at least all that was committed
-    /// before, opens as a database of its own, and costs a few hard links.
+    /// Makes a copy in the folder `destination`, which must be empty or missing and on the same
+    /// file system. It has at least all that was committed before, opens as a database of its own,
+    /// and costs a few hard links.
     pub fn checkpoint(&self, destination: &Path) -> Result<()> {
         self.core().checkpoint(destination)
     }
@@ -203,8 +207,9 @@ impl Database {
         }
     }
 
-    /// Closes the database for all clones. What was committed is durable when it returns without an error. Snapshots and
-    /// iterators stay usable until the database is opened again; then they may fail, because files that they read from may be gone.
+    /// Closes the database for all clones. What was committed is durable when it returns without an
+    /// error. Snapshots and iterators stay usable until the database is opened again; then they may
+    /// fail, because files that they read from may be gone.
     pub fn close(self) -> Result<()> {
         self.0.shut_down()
     }

@@ -9,7 +9,8 @@ use std::{
 /// The result of most calls of this crate.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// What can go wrong. Cloning is cheap, because one failed write may be the answer to many waiting writers.
+/// What can go wrong. Cloning is cheap, because one failed write may be the answer to many waiting
+/// writers.
 #[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -23,7 +24,8 @@ pub enum Error {
         /// What the file system answered.
         source: Arc<io::Error>,
     },
-    /// The disk or quota is full. Nothing acknowledged is lost, and writes work again once there is room.
+    /// The disk or quota is full. Nothing acknowledged is lost, and writes work again once there is
+    /// room.
     #[error("{op} {path}: no space left", path = path.display())]
     NoSpace {
         /// What was tried.

@@ -46,8 +46,8 @@ impl Core {
         Ok(true)
     }
 
-    /// The newest entry of each key goes into the table. What deletes goes along only if something older may be there to be deleted. No table when
-    /// nothing is left.
+    /// The newest entry of each key goes into the table. What deletes goes along only if something
+    /// older may be there to be deleted. No table when nothing is left.
     fn write_table(
         &self,
         memtable: &Arc<Memtable>,

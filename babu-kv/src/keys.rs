@@ -1,7 +1,8 @@
 //! Keys inside the engine.
 //!
-//! All indices live in one ordered map. A *full key* is the index number (u32, big endian, so that order is kept) followed by the
-//! user's key. Ranges are half open; the full key right after `k` is `k` followed by a zero byte.
+//! All indices live in one ordered map. A *full key* is the index number (u32, big endian, so that
+//! order is kept) followed by the user's key. Ranges are half open; the full key right after `k` is
+//! `k` followed by a zero byte.
 
 use std::ops::Bound;
 

@@ -1,7 +1,9 @@
-//! An embedded key-value engine: a log-structured merge tree with atomic batches over several indices, snapshots and checkpoints.
+//! An embedded key-value engine: a log-structured merge tree with atomic batches over several
+//! indices, snapshots and checkpoints.
 //!
-//! A *database* is a folder. It holds named *indices*, which are ordered maps of bytes to bytes and share one log. A *batch* changes several
-//! indices at once, atomically. Everything is synchronous; callers decide on which thread it runs.
+//! A *database* is a folder. It holds named *indices*, which are ordered maps of bytes to bytes and
+//! share one log. A *batch* changes several indices at once, atomically. Everything is synchronous;
+//! callers decide on which thread it runs.
 //!
 //! ```
 //! use babu_kv::{Batch, Database, Durability, Options};
@@ -30,11 +32,14 @@
 //!
 //! # What always holds
 //!
-//! - When a write returns, its batch is visible as a whole and survives the end of the process; synced, it survives power loss. After a crash the
-//!   database is what some prefix of the batches made of it, with every acknowledged one in it.
-//! - Everything read from disk is checked first. Damage gives [`Error::Corrupt`] with file and offset, never a wrong answer and never a panic.
+//! - When a write returns, its batch is visible as a whole and survives the end of the process;
+//!   synced, it survives power loss. After a crash the database is what some prefix of the batches
+//!   made of it, with every acknowledged one in it.
+//! - Everything read from disk is checked first. Damage gives [`Error::Corrupt`] with file and
+//!   offset, never a wrong answer and never a panic.
 //! - A reader never waits for a writer, and keeps what it reads from for as long as it reads.
-//! - A full disk or a failed sync gives an error to those who wait for it. Reads go on, and writes work again when the cause is gone.
+//! - A full disk or a failed sync gives an error to those who wait for it. Reads go on, and writes
+//!   work again when the cause is gone.
 //!
 //! # Parts, in reading order
 //!

@@ -1,4 +1,5 @@
-//! Opening: finds or creates the database of a folder, replays its log, removes what no longer belongs to it.
+//! Opening: finds or creates the database of a folder, replays its log, removes what no longer
+//! belongs to it.
 
 use crate::{
     cache::Cache,
@@ -80,7 +81,8 @@ pub(crate) fn open(dir: &Path, options: Options) -> Result<Core> {
     }))
 }
 
-/// Makes an empty database. The log segment comes first and CURRENT last, so that a database without CURRENT holds nothing.
+/// Makes an empty database. The log segment comes first and CURRENT last, so that a database
+/// without CURRENT holds nothing.
 fn create(tables: &Arc<Tables>) -> Result<()> {
     let (fs, dir) = (&*tables.fs, tables.dir.as_path());
     let files = Files::list(tables)?;
@@ -162,7 +164,8 @@ impl Files {
         Ok(())
     }
 
-    /// Removes what a crash or a failed removal left behind. What cannot be removed now does no harm.
+    /// Removes what a crash or a failed removal left behind. What cannot be removed now does no
+    /// harm.
     fn remove_obsolete(&self, tables: &Tables, version: &Version, manifest: u64) {
         let used: BTreeSet<u64> = version.tables().map(|t| t.meta.number).collect();
         let old_tables = self

@@ -8,45 +8,52 @@ use std::sync::Arc;
 pub enum Background {
     /// Two threads of the database, ended by `close` or the drop of the last clone.
     Threads,
-    /// The thread that commits, before its call returns. No threads at all and the same file-system calls at every run: for
-    /// simulation and tests.
+    /// The thread that commits, before its call returns. No threads at all and the same file-system
+    /// calls at every run: for simulation and tests.
     Inline,
 }
 
 /// What must be true when a write returns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Durability {
-    /// The operating system has the bytes: they survive the end of this process, also by `kill -9`, but not power loss.
+    /// The operating system has the bytes: they survive the end of this process, also by `kill -9`,
+    /// but not power loss.
     Buffered,
     /// The disk has the bytes: they survive power loss.
     Synced,
 }
 
-/// Options of [`Database::open`](crate::Database::open). None of them is stored; they may differ at every open.
+/// Options of [`Database::open`](crate::Database::open). None of them is stored; they may differ at
+/// every open.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Bytes that gather in memory before they are flushed to a table. Default 32 MiB. Doubling: half as many flushes and less write
-    /// amplification, twice the memory and the time to replay the log after a crash.
+    /// Bytes that gather in memory before they are flushed to a table. Default 32 MiB. Doubling:
+    /// half as many flushes and less write amplification, twice the memory and the time to replay
+    /// the log after a crash.
     pub memtable_bytes: usize,
-    /// Full memtables that may wait for their flush before writers wait. Default 3. Doubling: longer bursts without a stall, and up to
-    /// twice the memory.
+    /// Full memtables that may wait for their flush before writers wait. Default 3. Doubling:
+    /// longer bursts without a stall, and up to twice the memory.
     pub memtables_waiting: usize,
-    /// Bytes of table blocks kept in memory. Default 64 MiB. Doubling: more reads answered without the disk.
+    /// Bytes of table blocks kept in memory. Default 64 MiB. Doubling: more reads answered without
+    /// the disk.
     pub cache_bytes: usize,
-    /// Bytes of a table block before compression. Default 4 KiB. Doubling: smaller indices of tables, more bytes read for each lookup.
+    /// Bytes of a table block before compression. Default 4 KiB. Doubling: smaller indices of
+    /// tables, more bytes read for each lookup.
     pub block_bytes: usize,
-    /// Bytes after which a compaction starts its next table. Default 16 MiB. Doubling: half as many files, compactions in larger steps.
+    /// Bytes after which a compaction starts its next table. Default 16 MiB. Doubling: half as many
+    /// files, compactions in larger steps.
     pub table_bytes: usize,
-    /// Tables in level 0 that start a compaction. Default 4. Doubling: less write amplification, more tables to ask at each read.
+    /// Tables in level 0 that start a compaction. Default 4. Doubling: less write amplification,
+    /// more tables to ask at each read.
     pub level0_tables: usize,
-    /// Bytes that level 1 may hold; each further level holds eight times as many. Default 64 MiB. Doubling: fewer levels, longer
-    /// compactions out of level 0.
+    /// Bytes that level 1 may hold; each further level holds eight times as many. Default 64 MiB.
+    /// Doubling: fewer levels, longer compactions out of level 0.
     pub level1_bytes: u64,
-    /// Bits of a Bloom filter for each key. Default 10 (one false positive in a hundred). Doubling: one in ten thousand, for twice the
-    /// memory.
+    /// Bits of a Bloom filter for each key. Default 10 (one false positive in a hundred). Doubling:
+    /// one in ten thousand, for twice the memory.
     pub filter_bits_per_key: usize,
-    /// Level of zstd for tables in level 2 and below; 0 leaves them uncompressed. Default 1. Doubling: slightly smaller tables, slower
-    /// compaction.
+    /// Level of zstd for tables in level 2 and below; 0 leaves them uncompressed. Default 1.
+    /// Doubling: slightly smaller tables, slower compaction.
     pub compression: i32,
     /// Who does flushes and compactions. Default [`Background::Threads`].
     pub background: Background,

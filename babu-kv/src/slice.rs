@@ -21,7 +21,8 @@ macro_rules! guard {
     ($name:ident, $doc:literal) => {
         #[doc = $doc]
         ///
-        /// Dereferences to `[u8]`. Cloning costs one atomic increment; the bytes live in a block or memtable that this keeps alive.
+        /// Dereferences to `[u8]`. Cloning costs one atomic increment; the bytes live in a block or
+        /// memtable that this keeps alive.
         #[derive(Clone)]
         pub struct $name(Slice);
 

@@ -12,8 +12,9 @@ use std::{ops::Bound, sync::Arc};
 
 /// All indices as they were at one instant.
 ///
-/// Taking, cloning and dropping one costs a few atomic operations. It reads from the memtables and tables of its instant, which stay as
-/// long as it lives: a snapshot kept for long holds memory and disk space.
+/// Taking, cloning and dropping one costs a few atomic operations. It reads from the memtables and
+/// tables of its instant, which stay as long as it lives: a snapshot kept for long holds memory and
+/// disk space.
 #[derive(Clone)]
 pub struct Snapshot {
     pub(crate) state: Arc<State>,

@@ -1,7 +1,8 @@
 //! What a reader reads: the memtables and the version of one instant, behind one pointer.
 //!
-//! A state is never changed; rotation, flush and compaction make a new one and swap the pointer. Whoever holds a state holds all that is
-//! needed to read as of then, so that flush and compaction keep only the newest entry of a key and need not know who reads.
+//! A state is never changed; rotation, flush and compaction make a new one and swap the pointer.
+//! Whoever holds a state holds all that is needed to read as of then, so that flush and compaction
+//! keep only the newest entry of a key and need not know who reads.
 
 use crate::{
     error::Result,
@@ -93,7 +94,8 @@ impl State {
     }
 }
 
-/// The value of what a layer knows of a key, when a range tombstone of the same layer with number `hidden` covers it.
+/// The value of what a layer knows of a key, when a range tombstone of the same layer with number
+/// `hidden` covers it.
 fn live(found: Option<Found>, hidden: u64) -> Option<Value> {
     found
         .filter(|f| f.kind == Kind::Put && f.sequence > hidden)

@@ -1,8 +1,10 @@
 //! Which batches are durable, and who makes them so.
 //!
-//! *Written* and *durable* are two counters. Whoever wants a batch durable and finds nobody syncing becomes the leader: it syncs all that is
-//! written by then, without a lock, and wakes those who came meanwhile; one of them leads for all of them. After a failed sync the kernel may
-//! have dropped the bytes and call the file clean, so that the segment is never synced again: what was not durable is repeated in a new one.
+//! *Written* and *durable* are two counters. Whoever wants a batch durable and finds nobody syncing
+//! becomes the leader: it syncs all that is written by then, without a lock, and wakes those who
+//! came meanwhile; one of them leads for all of them. After a failed sync the kernel may have
+//! dropped the bytes and call the file clean, so that the segment is never synced again: what was
+//! not durable is repeated in a new one.
 
 use crate::{
     core::Core,
@@ -28,7 +30,8 @@ pub(crate) struct SyncPoint {
 #[derive(Default)]
 struct Inner {
     written: u64,
-    /// Batches after the durable number, kept to be repeated after a failed sync. Memtables hold the same bytes until they are flushed.
+    /// Batches after the durable number, kept to be repeated after a failed sync. Memtables hold
+    /// the same bytes until they are flushed.
     undurable: VecDeque<(u64, Arc<[u8]>)>,
     /// Segments that may hold bytes that are not durable; the last is the current one.
     segments: Vec<Arc<Segment>>,
@@ -65,7 +68,8 @@ impl SyncPoint {
         }
     }
 
-    /// A flush made all up to `sequence` durable in a table; segments before `log_number` are no longer needed.
+    /// A flush made all up to `sequence` durable in a table; segments before `log_number` are no
+    /// longer needed.
     pub(crate) fn flushed(&self, sequence: u64, log_number: u64) {
         let mut inner = self.inner.lock();
         inner.segments.retain(|s| s.number >= log_number);
@@ -132,10 +136,12 @@ impl SyncPoint {
         inner.syncing = false;
         match &result {
             Ok(written) => {
-                let current = inner.segments.last().map(|s| s.number);
-                inner.segments.retain(|s| {
-                    !segments.iter().any(|t| Arc::ptr_eq(s, t)) || Some(s.number) == current
-                });
+                // The last one was still written to while it was synced, also if it is closed by
+                // now.
+                let closed = segments.split_last().map_or(&[][..], |(_, closed)| closed);
+                inner
+                    .segments
+                    .retain(|s| !closed.iter().any(|t| Arc::ptr_eq(s, t)));
                 self.advance(&mut inner, *written);
             }
             Err(error) => {

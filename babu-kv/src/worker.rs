@@ -1,7 +1,7 @@
 //! Flush and compaction in the background, or on the caller's thread.
 //!
-//! The threads sleep on condition variables. A failed flush keeps its memtable and is tried again after a pause, or at once when a writer needs
-//! the room.
+//! The threads sleep on condition variables. A failed flush keeps its memtable and is tried again
+//! after a pause, or at once when a writer needs the room.
 
 use crate::{
     core::Core,
@@ -178,7 +178,8 @@ fn compact_loop(core: &Core) {
 }
 
 impl Core {
-    /// Does all the background work there is, on this thread. What fails is tried again at the next commit.
+    /// Does all the background work there is, on this thread. What fails is tried again at the next
+    /// commit.
     pub(crate) fn maintain(&self) {
         let flushed = self.flush_all();
         let result = flushed.and_then(|()| {

@@ -11,7 +11,8 @@ use std::sync::Arc;
 /// Each level holds so many times the bytes of the one above.
 const FANOUT: u64 = 8;
 
-/// For each level the key up to which the last compaction came, so that all of a level gets its turn.
+/// For each level the key up to which the last compaction came, so that all of a level gets its
+/// turn.
 pub(crate) type Places = [Vec<u8>; LEVELS];
 
 /// Tables of one level that go to the next, with those there that they overlap.
@@ -21,7 +22,8 @@ pub(crate) struct Job {
     /// From new to old if of level 0, else in order of their keys.
     pub inputs: Vec<Arc<Table>>,
     pub output_level: usize,
-    /// Tables of the levels between, and of the output level, in which the inputs may be newer; in order of level, then key.
+    /// Tables of the levels between, and of the output level, in which the inputs may be newer; in
+    /// order of level, then key.
     pub below: Vec<(usize, Vec<Arc<Table>>)>,
 }
 
@@ -86,7 +88,8 @@ impl Job {
         self.inputs.iter().map(|t| (self.level, t)).chain(below)
     }
 
-    /// Whether the single input can move down as it is. Tombstones that nothing below needs must not move on for ever.
+    /// Whether the single input can move down as it is. Tombstones that nothing below needs must
+    /// not move on for ever.
     pub(crate) fn is_move(&self, version: &Version) -> bool {
         let [table] = self.inputs.as_slice() else {
             return false;
@@ -127,7 +130,8 @@ pub(crate) fn pick(version: &Version, options: &Options, places: &Places) -> Opt
     Some(Job::new(version, level, vec![next.clone()]))
 }
 
-/// A table that is half tombstones or more: the sooner they meet what they delete, the better for scans.
+/// A table that is half tombstones or more: the sooner they meet what they delete, the better for
+/// scans.
 fn mostly_tombstones(version: &Version) -> Option<Job> {
     let dense = |t: &&Arc<Table>| t.meta.tombstones * 2 > t.meta.entries;
     (1..LEVELS - 1).find_map(|level| {

@@ -103,7 +103,8 @@ impl Core {
     }
 }
 
-/// The tables that a compaction writes. Each takes the keys from its first up to the first of the next, and the pieces of range tombstones in there.
+/// The tables that a compaction writes. Each takes the keys from its first up to the first of the
+/// next, and the pieces of range tombstones in there.
 struct Outputs<'a> {
     core: &'a Core,
     job: &'a Job,

@@ -2,12 +2,13 @@
 
 use super::{File, Fs, Lock, Open, Space};
 use parking_lot::Mutex;
-use std::{io, path::Path, sync::Arc};
+use std::{fmt, io, path::Path, sync::Arc};
 
 /// Which calls fail, and how.
 #[derive(Clone, Copy, Debug)]
 pub struct Fault {
-    /// The call that fails first; calls are counted from 0 since [`FaultyFs::new`] or the last [`FaultyFs::arm`].
+    /// The call that fails first; calls are counted from 0 since [`FaultyFs::new`] or the last
+    /// [`FaultyFs::arm`].
     pub at: u64,
     /// How many calls fail from there on; `u64::MAX` for all, as if the machine had stopped.
     pub count: u64,
@@ -17,11 +18,24 @@ pub struct Fault {
     pub changes_only: bool,
 }
 
-#[derive(Debug, Default)]
+/// Something to do beside a sync.
+type Hook = Arc<dyn Fn() + Send + Sync>;
+
+#[derive(Default)]
 struct Plan {
     calls: u64,
     changes: u64,
     fault: Option<Fault>,
+    after_sync: Option<Hook>,
+}
+
+impl fmt::Debug for Plan {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Plan")
+            .field("calls", &self.calls)
+            .field("fault", &self.fault)
+            .finish_non_exhaustive()
+    }
 }
 
 /// Counts calls and fails those that a [`Fault`] names; clones share the count.
@@ -71,10 +85,19 @@ impl FaultyFs {
 
     /// Starts counting from 0 and fails as `fault` says; `None` disarms.
     pub fn arm(&self, fault: Option<Fault>) {
-        *self.plan.lock() = Plan {
+        let mut plan = self.plan.lock();
+        let after_sync = plan.after_sync.take();
+        *plan = Plan {
             fault,
+            after_sync,
             ..Plan::default()
         };
+    }
+
+    /// Calls `hook` whenever a file was synced, before its `sync_data` returns: a sync holds what
+    /// was written when it began, and much may happen until it ends.
+    pub fn after_sync(&self, hook: impl Fn() + Send + Sync + 'static) {
+        self.plan.lock().after_sync = Some(Arc::new(hook));
     }
 
     /// Calls since the last [`FaultyFs::arm`].
@@ -105,7 +128,12 @@ impl File for FaultyFile {
 
     fn sync_data(&self) -> io::Result<()> {
         step(&self.plan, true)?;
-        self.inner.sync_data()
+        self.inner.sync_data()?;
+        let hook = self.plan.lock().after_sync.clone();
+        if let Some(hook) = hook {
+            hook();
+        }
+        Ok(())
     }
 
     fn set_len(&self, length: u64) -> io::Result<()> {

@@ -1,7 +1,8 @@
 //! A file system in memory that knows what would survive a crash.
 //!
-//! Each file has its current content and the content of its last sync; each name exists now, durably, or both. [`MemoryFs::crash`]
-//! builds the file system that a machine could find after losing power at this moment.
+//! Each file has its current content and the content of its last sync; each name exists now,
+//! durably, or both. [`MemoryFs::crash`] builds the file system that a machine could find after
+//! losing power at this moment.
 
 use super::{File, Fs, Lock, Open, Space};
 use parking_lot::Mutex;
@@ -111,7 +112,8 @@ impl MemoryFs {
         MemoryFs::default()
     }
 
-    /// Limits all content to `bytes`; writes that need more end in `StorageFull`. `None` lifts the limit.
+    /// Limits all content to `bytes`; writes that need more end in `StorageFull`. `None` lifts the
+    /// limit.
     pub fn set_capacity(&self, bytes: Option<u64>) {
         self.shared.lock().capacity = bytes;
     }
@@ -140,7 +142,8 @@ impl MemoryFs {
         Ok(())
     }
 
-    /// The file system that is found after a crash at this moment. Nothing in it is locked, and all of it is durable.
+    /// The file system that is found after a crash at this moment. Nothing in it is locked, and all
+    /// of it is durable.
     pub fn crash(&self, crash: Crash) -> MemoryFs {
         let shared = self.shared.lock();
         let names = if crash == Crash::Lost {

@@ -1,12 +1,14 @@
 //! The file system as this crate sees it.
 //!
-//! Every byte that the engine reads or writes goes through [`Fs`] and [`File`], so that the same code runs on a real disk
-//! ([`RealFs`]), in memory with crash images ([`MemoryFs`]), and with faults injected at any call ([`FaultyFs`]).
+//! Every byte that the engine reads or writes goes through [`Fs`] and [`File`], so that the same
+//! code runs on a real disk ([`RealFs`]), in memory with crash images ([`MemoryFs`]), and with
+//! faults injected at any call ([`FaultyFs`]).
 //!
 //! What holds for every implementation:
-//! - a write is volatile until [`File::sync_data`] of that file returns; a new name, a rename, a link or a removal is volatile
-//!   until [`Fs::sync_dir`] of the folder returns;
-//! - [`File::write_at`] writes everything or returns an error, after which any part may have been written;
+//! - a write is volatile until [`File::sync_data`] of that file returns; a new name, a rename, a
+//!   link or a removal is volatile until [`Fs::sync_dir`] of the folder returns;
+//! - [`File::write_at`] writes everything or returns an error, after which any part may have been
+//!   written;
 //! - reads and writes at an offset may run from many threads on one handle.
 
 mod faulty;
@@ -47,7 +49,8 @@ pub trait File: Send + Sync + fmt::Debug {
     fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize>;
     /// Writes all of `data` at `offset`, extending the file where needed.
     fn write_at(&self, data: &[u8], offset: u64) -> io::Result<()>;
-    /// Makes content and length durable. After an error the state of unsynced bytes is unknown: do not sync this file again.
+    /// Makes content and length durable. After an error the state of unsynced bytes is unknown: do
+    /// not sync this file again.
     fn sync_data(&self) -> io::Result<()>;
     /// Cuts or extends (with zeros) to `length` bytes.
     fn set_len(&self, length: u64) -> io::Result<()>;
@@ -57,7 +60,8 @@ pub trait File: Send + Sync + fmt::Debug {
     fn is_empty(&self) -> io::Result<bool> {
         Ok(self.len()? == 0)
     }
-    /// Reserves room for `length` bytes at `offset` where the file system can; a hint that may do nothing.
+    /// Reserves room for `length` bytes at `offset` where the file system can; a hint that may do
+    /// nothing.
     fn preallocate(&self, _offset: u64, _length: u64) -> io::Result<()> {
         Ok(())
     }
@@ -98,7 +102,8 @@ pub trait Fs: Send + Sync + fmt::Debug {
     fn sync_dir(&self, dir: &Path) -> io::Result<()>;
     /// Creates a folder and its missing parents; no error when it exists.
     fn create_dir_all(&self, dir: &Path) -> io::Result<()>;
-    /// Takes the lock file `path` (created when missing) exclusively, across processes and within this one; `WouldBlock` when held.
+    /// Takes the lock file `path` (created when missing) exclusively, across processes and within
+    /// this one; `WouldBlock` when held.
     fn lock(&self, path: &Path) -> io::Result<Box<dyn Lock>>;
     /// Size and free bytes of the file system that holds `dir`.
     fn space(&self, dir: &Path) -> io::Result<Space>;

@@ -25,7 +25,8 @@ impl LevelCursor {
         }
     }
 
-    /// Makes table `n` the current one; without a table of that number the cursor stands past the end.
+    /// Makes table `n` the current one; without a table of that number the cursor stands past the
+    /// end.
     fn enter(&mut self, n: usize) -> Option<&mut TableCursor> {
         if n != self.at || self.cursor.is_none() {
             self.at = n;
@@ -41,7 +42,8 @@ impl LevelCursor {
         self.cursor.as_ref().is_some_and(|c| c.entry().is_none())
     }
 
-    /// Goes on to the next table as long as the current one has no more. A table may hold nothing but range tombstones.
+    /// Goes on to the next table as long as the current one has no more. A table may hold nothing
+    /// but range tombstones.
     fn settle_forward(&mut self) -> Result<()> {
         while self.is_past() {
             if let Some(cursor) = self.enter(self.at + 1) {

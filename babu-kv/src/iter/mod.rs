@@ -20,7 +20,8 @@ pub(crate) struct Entry<'a> {
     pub kind: Kind,
 }
 
-/// Walks one source, which shows each key once. After `seek` only `next` may be called, after `seek_back` only `prev`.
+/// Walks one source, which shows each key once. After `seek` only `next` may be called, after
+/// `seek_back` only `prev`.
 pub(crate) trait Cursor: Send {
     /// Goes to the first key that is not before `key`.
     fn seek(&mut self, key: &[u8]) -> Result<()>;
@@ -36,8 +37,8 @@ pub(crate) trait Cursor: Send {
 
 /// Entries of one index in a range of keys, in order, as they were at one instant.
 ///
-/// It can be walked from both ends, in turns, until they meet. It owns what it reads from, so that it may outlive everything else, and others may
-/// write meanwhile. After an error it ends.
+/// It can be walked from both ends, in turns, until they meet. It owns what it reads from, so that
+/// it may outlive everything else, and others may write meanwhile. After an error it ends.
 pub struct Iter {
     state: Arc<State>,
     sequence: u64,
@@ -64,8 +65,8 @@ impl Iter {
         }
     }
 
-    /// Goes forward or back so that the next call of `next` gives the first entry of the range whose key is not before `key` and that
-    /// `next_back` has not given yet.
+    /// Goes forward or back so that the next call of `next` gives the first entry of the range
+    /// whose key is not before `key` and that `next_back` has not given yet.
     pub fn seek(&mut self, key: &[u8]) {
         let mut from = self
             .first

@@ -18,9 +18,10 @@
 //!             each string as varint length and bytes; keys are full keys (index u32 big endian, user's key)
 //! ```
 //!
-//! A segment takes the batches of one memtable. Sequence numbers run on without a gap over records and segments, which shows a missing
-//! piece. The last segment may end in bytes that do not check, because the machine stopped in the middle of a write. They are cut, unless a
-//! later record says that they had been durable.
+//! A segment takes the batches of one memtable. Sequence numbers run on without a gap over records
+//! and segments, which shows a missing piece. The last segment may end in bytes that do not check,
+//! because the machine stopped in the middle of a write. They are cut, unless a later record says
+//! that they had been durable.
 
 use crate::coding::{Decoder, put_bytes, put_varint, u32_at, u64_at};
 use crate::keys::INDEX_BYTES;
@@ -155,7 +156,8 @@ pub(crate) enum Payload {
     End,
 }
 
-/// Decodes a record with its header; `None` when it is not well formed. Operations are not looked at.
+/// Decodes a record with its header; `None` when it is not well formed. Operations are not looked
+/// at.
 pub(crate) fn decode(record: &[u8]) -> Option<Payload> {
     let mut d = Decoder::new(record, RECORD_HEADER_BYTES);
     match d.u8()? {

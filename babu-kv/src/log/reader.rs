@@ -1,8 +1,10 @@
-//! Reads the log back after a crash or a clean end. The rules are in `format.rs`; what they come to:
+//! Reads the log back after a crash or a clean end. The rules are in `format.rs`; what they come
+//! to:
 //!
-//! Batches are taken in order of their numbers, across segments. Where the order breaks (bytes that do not check, or a missing number) lies
-//! the end of the log, unless a record after it shows that what is missing had been durable: then the log is damaged, which is an error. Up to
-//! where a restart record says, nothing may be missing either.
+//! Batches are taken in order of their numbers, across segments. Where the order breaks (bytes that
+//! do not check, or a missing number) lies the end of the log, unless a record after it shows that
+//! what is missing had been durable: then the log is damaged, which is an error. Up to where a
+//! restart record says, nothing may be missing either.
 
 use super::format::{self, Payload, RECORD_HEADER_BYTES, SEGMENT_HEADER_BYTES};
 use crate::{
@@ -57,7 +59,8 @@ impl Replay<'_> {
         self.dir.join(format::segment_name(segment))
     }
 
-    /// Takes in all batches of `segments` (ascending), cuts what is torn, and makes the rest durable.
+    /// Takes in all batches of `segments` (ascending), cuts what is torn, and makes the rest
+    /// durable.
     pub(crate) fn run(&self, segments: &[u64]) -> Result<Replayed> {
         let limits = self.limits(segments)?;
         let mut progress = Progress {
@@ -93,7 +96,8 @@ impl Replay<'_> {
         })
     }
 
-    /// For each segment the last sequence number that counts there, given the restart records of later ones.
+    /// For each segment the last sequence number that counts there, given the restart records of
+    /// later ones.
     fn limits(&self, segments: &[u64]) -> Result<Vec<u64>> {
         let mut limits = vec![u64::MAX; segments.len()];
         let mut limit = u64::MAX;

@@ -1,4 +1,5 @@
-//! Appends to the log. Only the leading writer uses it (see `commit.rs`), so that nothing here waits for anyone.
+//! Appends to the log. Only the leading writer uses it (see `commit.rs`), so that nothing here
+//! waits for anyone.
 
 use super::format::{self, SEGMENT_HEADER_BYTES};
 use crate::{
@@ -65,7 +66,8 @@ pub(crate) struct LogWriter {
     offset: u64,
     next_segment: u64,
     next_sequence: u64,
-    /// The current segment cannot be trusted: what is not durable must be repeated in a new one before anything else is written.
+    /// The current segment cannot be trusted: what is not durable must be repeated in a new one
+    /// before anything else is written.
     pub(crate) poisoned: bool,
     gathered: Vec<u8>,
 }
@@ -102,7 +104,8 @@ impl LogWriter {
         self.install(segment, offset)
     }
 
-    /// Starts a new segment that repeats `records`, which are those with numbers after `durable`. Earlier segments count up to there only.
+    /// Starts a new segment that repeats `records`, which are those with numbers after `durable`.
+    /// Earlier segments count up to there only.
     pub(crate) fn restart(&mut self, durable: u64, records: &[Arc<[u8]>]) -> Result<Arc<Segment>> {
         let mut record = format::restart(durable, records.iter().map(|r| &**r));
         if u32::try_from(record.len()).is_err() {
@@ -148,7 +151,8 @@ impl LogWriter {
         ))
     }
 
-    /// Numbers and writes the batches, all in one write. `durable` is the highest sequence number known to be on disk. There must be a segment.
+    /// Numbers and writes the batches, all in one write. `durable` is the highest sequence number
+    /// known to be on disk. There must be a segment.
     pub(crate) fn write(
         &mut self,
         first: Request,
@@ -219,7 +223,8 @@ impl LogWriter {
             return Err(Error::Closed);
         };
         if let Err(e) = segment.file.write_at(bytes, self.offset) {
-            // Whatever part was written must not be taken for a record, nor stand before the next one.
+            // Whatever part was written must not be taken for a record, nor stand before the next
+            // one.
             self.poisoned = segment.file.set_len(self.offset).is_err();
             return Err(Error::io("write", &segment.path, e));
         }

@@ -18,8 +18,8 @@
 //! table      = number · size · hash · entries · tombstones · highest sequence (all varint) · from · to
 //! ```
 //!
-//! Strings are varint length and bytes. A record is durable before the next is written, so that only the last can be torn: it is cut,
-//! because nothing that depends on it was done.
+//! Strings are varint length and bytes. A record is durable before the next is written, so that
+//! only the last can be torn: it is cut, because nothing that depends on it was done.
 
 use crate::coding::{u32_at, u64_at};
 use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};

@@ -30,7 +30,8 @@ pub(crate) struct Manifest {
     path: PathBuf,
     length: u64,
     first_record_bytes: u64,
-    /// An append failed in a way that leaves open what is on disk: the next edit goes to a new file.
+    /// An append failed in a way that leaves open what is on disk: the next edit goes to a new
+    /// file.
     broken: bool,
     pub(crate) indices: BTreeMap<String, u32>,
 }
@@ -142,7 +143,8 @@ impl Manifest {
         Ok((manifest, version, next_file))
     }
 
-    /// Whether a failed edit may be on disk all the same, so that the files that it names must stay.
+    /// Whether a failed edit may be on disk all the same, so that the files that it names must
+    /// stay.
     pub(crate) fn is_broken(&self) -> bool {
         self.broken
     }
@@ -151,7 +153,8 @@ impl Manifest {
         self.number
     }
 
-    /// Makes an edit durable and returns the version after it. `next_file` gives numbers for new files.
+    /// Makes an edit durable and returns the version after it. `next_file` gives numbers for new
+    /// files.
     pub(crate) fn commit(
         &mut self,
         tables: &Arc<Tables>,

@@ -1,4 +1,5 @@
-//! A version: which tables make up the database, in which levels. Immutable; each edit makes a new one.
+//! A version: which tables make up the database, in which levels. Immutable; each edit makes a new
+//! one.
 
 use super::edit::Edit;
 use crate::table::{Table, Tables};

@@ -46,12 +46,14 @@ impl MemtableCursor {
     }
 
     fn keep(&self, node: map::Entry<'_, EntryKey, EntryValue>) -> Node {
-        // SAFETY: the lifetime of a node is a borrow of the skip list, which lives on the heap inside `self.memtable` and never moves.
-        // `self` holds that Arc as long as it holds the node, never replaces it, and drops the node first (field order).
+        // SAFETY: the lifetime of a node is a borrow of the skip list, which lives on the heap
+        // inside `self.memtable` and never moves. `self` holds that Arc as long as it holds the
+        // node, never replaces it, and drops the node first (field order).
         unsafe { std::mem::transmute::<map::Entry<'_, EntryKey, EntryValue>, Node>(node) }
     }
 
-    /// Goes forward to the first entry that is not too new; the first such entry of a key is the one to show.
+    /// Goes forward to the first entry that is not too new; the first such entry of a key is the
+    /// one to show.
     fn settle_forward(&mut self) {
         while let Some(node) = &mut self.at {
             if node.key().sequence <= self.sequence {
@@ -63,7 +65,8 @@ impl MemtableCursor {
         }
     }
 
-    /// `at` is the oldest entry of its key: takes the newest that is not too new, or goes back to another key.
+    /// `at` is the oldest entry of its key: takes the newest that is not too new, or goes back to
+    /// another key.
     fn settle_back(&mut self) {
         while let Some(node) = self.at.take() {
             let key = node.key().key();

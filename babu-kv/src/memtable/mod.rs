@@ -1,8 +1,9 @@
 //! The newest entries, in memory.
 //!
-//! A lock-free skip list ordered by (full key ascending, sequence number descending). Nothing is overwritten or removed; the whole list is
-//! dropped when its entries have reached a table and no reader holds it. Keys and values are not copied: an entry points into the log
-//! record that brought it, which is the arena of the entries of one batch.
+//! A lock-free skip list ordered by (full key ascending, sequence number descending). Nothing is
+//! overwritten or removed; the whole list is dropped when its entries have reached a table and no
+//! reader holds it. Keys and values are not copied: an entry points into the log record that
+//! brought it, which is the arena of the entries of one batch.
 
 mod cursor;
 
@@ -144,8 +145,8 @@ impl Memtable {
         }
     }
 
-    /// Takes in a batch record whose operations have the numbers from `sequence` on; `None` when it is not well formed, after which a part
-    /// may have been taken.
+    /// Takes in a batch record whose operations have the numbers from `sequence` on; `None` when it
+    /// is not well formed, after which a part may have been taken.
     pub(crate) fn apply(&self, record: &Arc<[u8]>, sequence: u64, count: u32) -> Option<()> {
         let mut d = Decoder::new(record, OPERATIONS_AT);
         for n in 0..u64::from(count) {
@@ -218,7 +219,8 @@ impl Memtable {
         })
     }
 
-    /// The highest sequence number, up to `sequence`, of a range tombstone that covers `key`; 0 when none does.
+    /// The highest sequence number, up to `sequence`, of a range tombstone that covers `key`; 0
+    /// when none does.
     pub(crate) fn covering(&self, key: &[u8], sequence: u64) -> u64 {
         if self.tombstone_count.load(Relaxed) == 0 {
             return 0;

@@ -1,4 +1,5 @@
-//! Data blocks: entries whose keys share prefixes, with restart points for a binary search. The layout is in `format.rs`.
+//! Data blocks: entries whose keys share prefixes, with restart points for a binary search. The
+//! layout is in `format.rs`.
 
 use crate::{
     coding::{Decoder, put_varint, u32_at},
@@ -163,7 +164,8 @@ impl Block {
         };
         let end = self.restart(low)?.min(self.entries_end as usize);
         let mut d = Decoder::new(&self.data[..end], self.restart(from)?);
-        // All entries seen are before `key` and share `matched` bytes with it, so that most need no comparison.
+        // All entries seen are before `key` and share `matched` bytes with it, so that most need no
+        // comparison.
         let mut matched = 0;
         while !d.is_at_end() {
             let raw = next_raw(&mut d)?;

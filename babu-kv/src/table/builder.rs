@@ -15,8 +15,9 @@ use xxhash_rust::xxh3::Xxh3;
 /// Bytes that gather before they are written.
 const WRITE_BYTES: usize = 256 << 10;
 
-/// A table being written. Entries come in ascending order of their keys, range tombstones in ascending order of their start, each in one
-/// sequence; [`TableBuilder::finish`] makes the file durable (the caller syncs the folder). Dropped without it, the file is removed.
+/// A table being written. Entries come in ascending order of their keys, range tombstones in
+/// ascending order of their start, each in one sequence; [`TableBuilder::finish`] makes the file
+/// durable (the caller syncs the folder). Dropped without it, the file is removed.
 pub(crate) struct TableBuilder {
     tables: Arc<Tables>,
     file: Arc<dyn File>,

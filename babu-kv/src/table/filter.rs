@@ -1,4 +1,5 @@
-//! A blocked Bloom filter: each key sets a few bits in one block of 64 bytes, so that a question costs one cache miss.
+//! A blocked Bloom filter: each key sets a few bits in one block of 64 bytes, so that a question
+//! costs one cache miss.
 
 const BLOCK_BYTES: usize = 64;
 

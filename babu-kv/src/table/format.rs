@@ -18,7 +18,8 @@
 //!              · XXH3-64 of the 60 bytes before
 //! ```
 //!
-//! Keys are full keys (index u32 big endian, user's key). A key has one entry; range tombstones hide entries of older tables only.
+//! Keys are full keys (index u32 big endian, user's key). A key has one entry; range tombstones
+//! hide entries of older tables only.
 
 use crate::{
     coding::{Decoder, put_bytes, put_varint, u32_at, u64_at},
@@ -29,7 +30,8 @@ use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
 pub(crate) const FOOTER_BYTES: usize = 68;
 /// Tag and hash after each stored block.
 pub(crate) const TRAILER_BYTES: usize = 9;
-/// No block is larger, whatever a damaged file says: a value has at most 64 MiB, a filter and an index less.
+/// No block is larger, whatever a damaged file says: a value has at most 64 MiB, a filter and an
+/// index less.
 pub(crate) const CONTENT_BYTES_MAX: usize = 128 << 20;
 const VERSION: u32 = 1;
 const MAGIC: [u8; 8] = *b"babutabl";
@@ -100,7 +102,8 @@ impl Footer {
     }
 }
 
-/// A block as it is stored at `offset`. Compressed when that saves an eighth and `compression` is not 0.
+/// A block as it is stored at `offset`. Compressed when that saves an eighth and `compression` is
+/// not 0.
 pub(crate) fn store(content: &[u8], offset: u64, compression: i32) -> Vec<u8> {
     let mut out = Vec::with_capacity(content.len() + TRAILER_BYTES);
     if compression > 0

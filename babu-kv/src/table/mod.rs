@@ -50,7 +50,8 @@ pub(crate) struct TableMeta {
     pub to: Vec<u8>,
 }
 
-/// A table in a version. The file is opened at the first read, and removed when the last version or reader that holds an obsolete one is gone.
+/// A table in a version. The file is opened at the first read, and removed when the last version or
+/// reader that holds an obsolete one is gone.
 pub(crate) struct Table {
     pub meta: TableMeta,
     tables: Arc<Tables>,
@@ -104,7 +105,8 @@ impl Table {
         range.overlaps(&self.meta.from, &self.meta.to)
     }
 
-    /// What the table knows of `key`, and the highest sequence number of a range tombstone in it that covers the key.
+    /// What the table knows of `key`, and the highest sequence number of a range tombstone in it
+    /// that covers the key.
     pub(crate) fn get(&self, key: &[u8], hash: u64) -> Result<(Option<Found>, u64)> {
         let reader = self.reader()?;
         Ok((

@@ -1,0 +1,501 @@
+//! What happens when the file system fails, the machine stops, or bytes decay.
+
+use babu_kv::{
+    Background, Batch, Database, Durability, Error, Options,
+    fs::{Crash, Fault, FaultyFs, Fs, MemoryFs},
+};
+use std::{
+    collections::BTreeMap,
+    io::ErrorKind,
+    path::Path,
+    sync::{Arc, Mutex},
+};
+
+const DIR: &str = "/db";
+const INDICES: [&str; 2] = ["forward", "reverse"];
+
+/// Small enough that a few dozen batches go through flush and compaction.
+fn small(fs: Arc<dyn Fs>) -> Options {
+    Options {
+        memtable_bytes: 3 << 10,
+        table_bytes: 2 << 10,
+        block_bytes: 256,
+        level0_tables: 2,
+        level1_bytes: 4 << 10,
+        background: Background::Inline,
+        fs,
+        ..Options::default()
+    }
+}
+
+/// What the two indices hold.
+type Maps = [BTreeMap<Vec<u8>, Vec<u8>>; 2];
+
+/// A batch that became visible.
+#[derive(Clone, Copy, Debug)]
+struct Applied {
+    round: u32,
+    /// It was acknowledged as durable.
+    synced: bool,
+}
+
+fn key(n: u32) -> Vec<u8> {
+    format!("key{:03}", n % 23).into_bytes()
+}
+
+/// Two puts and, at times, a deletion; the value names the round.
+fn batch(database: &Database, round: u32) -> Result<Batch, Error> {
+    let (forward, reverse) = (database.index(INDICES[0])?, database.index(INDICES[1])?);
+    let mut batch = Batch::new();
+    batch.put(&forward, &key(round), &[round as u8; 60]);
+    batch.put(&reverse, &key(round + 7), &round.to_be_bytes());
+    if round.is_multiple_of(5) {
+        batch.delete(&forward, &key(round + 3));
+    }
+    if round.is_multiple_of(11) {
+        batch.delete_range(&reverse, &key(round), &key(round + 4));
+    }
+    Ok(batch)
+}
+
+/// The content after `rounds`.
+fn content(rounds: impl Iterator<Item = u32>) -> Maps {
+    let mut maps: Maps = Default::default();
+    for round in rounds {
+        maps[0].insert(key(round), vec![round as u8; 60]);
+        maps[1].insert(key(round + 7), round.to_be_bytes().to_vec());
+        if round.is_multiple_of(5) {
+            maps[0].remove(&key(round + 3));
+        }
+        if round.is_multiple_of(11) {
+            maps[1].retain(|k, _| *k < key(round) || *k >= key(round + 4));
+        }
+    }
+    maps
+}
+
+fn read_all(database: &Database) -> Result<Maps, Error> {
+    let mut maps: Maps = Default::default();
+    let snapshot = database.snapshot();
+    for (name, map) in INDICES.iter().zip(&mut maps) {
+        let index = database.index(name)?;
+        for entry in snapshot.prefix(&index, b"") {
+            let (k, v) = entry?;
+            map.insert(k.to_vec(), v.to_vec());
+        }
+        for (k, v) in map.iter() {
+            assert_eq!(database.get(&index, k)?.as_deref(), Some(v.as_slice()));
+        }
+    }
+    Ok(maps)
+}
+
+/// Either ends at the first error, or tries once more what failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum OnError {
+    Stop,
+    Retry,
+}
+
+fn attempt<T>(
+    on_error: OnError,
+    mut call: impl FnMut(u32) -> Result<T, Error>,
+) -> Result<T, Error> {
+    match call(0) {
+        Err(_) if on_error == OnError::Retry => call(1),
+        result => result,
+    }
+}
+
+/// Writes with all the machinery: synced and buffered batches, flush, compaction, checkpoint,
+/// reopen.
+fn scenario(fs: &Arc<dyn Fs>, on_error: OnError, applied: &mut Vec<Applied>) -> Result<(), Error> {
+    let mut round = 0;
+    for part in 0..3 {
+        let database = attempt(on_error, |_| {
+            Database::open(Path::new(DIR), small(fs.clone()))
+        })?;
+        for _ in 0..14 {
+            let ticket = attempt(on_error, |_| {
+                batch(&database, round).and_then(|batch| database.commit(batch))
+            })?;
+            applied.push(Applied {
+                round,
+                synced: false,
+            });
+            if round % 3 == 0 {
+                attempt(on_error, |_| ticket.wait_durable())?;
+                applied.iter_mut().for_each(|a| a.synced = true);
+            }
+            if on_error == OnError::Retry {
+                assert_eq!(
+                    read_all(&database)?,
+                    content(applied.iter().map(|a| a.round))
+                );
+            }
+            round += 1;
+        }
+        attempt(on_error, |n| match part {
+            0 => database.flush(),
+            1 => database.checkpoint(Path::new(&format!("/copy{n}"))),
+            _ => database.compact(),
+        })?;
+        match database.close() {
+            Err(error) if on_error == OnError::Stop => return Err(error),
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+fn changes_in_scenario() -> u64 {
+    let faulty = FaultyFs::new(Arc::new(MemoryFs::new()));
+    let fs: Arc<dyn Fs> = Arc::new(faulty.clone());
+    let mut applied = Vec::new();
+    scenario(&fs, OnError::Stop, &mut applied).unwrap();
+    assert_eq!(applied.len(), 42);
+    faulty.changes()
+}
+
+fn synced(applied: &[Applied]) -> usize {
+    applied.iter().rposition(|a| a.synced).map_or(0, |n| n + 1)
+}
+
+/// The database must open, and hold a prefix of what was tried that includes `needed` rounds.
+fn expect_prefix(image: &MemoryFs, needed: usize, tried: u32, what: &str) {
+    let database = match Database::open(Path::new(DIR), small(Arc::new(image.clone()))) {
+        Ok(database) => database,
+        Err(error) => panic!("{what}: {error}"),
+    };
+    let found = read_all(&database).unwrap_or_else(|error| panic!("{what}: {error}"));
+    let prefix = (needed as u32..=tried).find(|n| content(0..*n) == found);
+    assert!(
+        prefix.is_some(),
+        "{what}: no prefix with {needed} to {tried} rounds matches"
+    );
+    let index = database.index(INDICES[0]).unwrap();
+    let mut batch = Batch::new();
+    batch.put(&index, b"after", b"the crash");
+    database.write(batch, Durability::Synced).unwrap();
+    database.close().unwrap();
+    let database = Database::open(Path::new(DIR), small(Arc::new(image.clone()))).unwrap();
+    assert_eq!(
+        database.get(&index, b"after").unwrap().as_deref(),
+        Some(b"the crash".as_slice())
+    );
+}
+
+#[test]
+fn after_a_crash_at_any_call_a_prefix_with_all_acknowledged_batches_is_there() {
+    for at in 0..changes_in_scenario() {
+        let memory = MemoryFs::new();
+        let faulty = FaultyFs::new(Arc::new(memory.clone()));
+        faulty.arm(Some(Fault {
+            at,
+            count: u64::MAX,
+            kind: ErrorKind::Other,
+            changes_only: true,
+        }));
+        let mut applied = Vec::new();
+        let fs: Arc<dyn Fs> = Arc::new(faulty);
+        assert!(scenario(&fs, OnError::Stop, &mut applied).is_err());
+        for crash in Crash::ALL {
+            let needed = if crash == Crash::Kept {
+                applied.len()
+            } else {
+                synced(&applied)
+            };
+            expect_prefix(
+                &memory.crash(crash),
+                needed,
+                applied.len() as u32 + 1,
+                &format!("call {at}, {crash:?}"),
+            );
+        }
+    }
+}
+
+#[test]
+fn after_any_one_failed_call_everything_works_when_tried_again() {
+    for kind in [ErrorKind::Other, ErrorKind::StorageFull] {
+        for at in 0..changes_in_scenario() {
+            let memory = MemoryFs::new();
+            let faulty = FaultyFs::new(Arc::new(memory.clone()));
+            faulty.arm(Some(Fault {
+                at,
+                count: 1,
+                kind,
+                changes_only: true,
+            }));
+            let mut applied = Vec::new();
+            let fs: Arc<dyn Fs> = Arc::new(faulty);
+            if let Err(error) = scenario(&fs, OnError::Retry, &mut applied) {
+                panic!("{kind:?} at call {at}: {error}");
+            }
+            assert_eq!(applied.len(), 42);
+            for crash in Crash::ALL {
+                let needed = if crash == Crash::Kept {
+                    42
+                } else {
+                    synced(&applied)
+                };
+                expect_prefix(
+                    &memory.crash(crash),
+                    needed,
+                    42,
+                    &format!("{kind:?} at call {at}, {crash:?}"),
+                );
+            }
+        }
+    }
+}
+
+#[test]
+fn any_failed_read_gives_an_error_and_nothing_else() {
+    let memory = MemoryFs::new();
+    let fs: Arc<dyn Fs> = Arc::new(memory.clone());
+    let mut applied = Vec::new();
+    scenario(&fs, OnError::Stop, &mut applied).unwrap();
+    let faulty = FaultyFs::new(Arc::new(memory));
+    let fs: Arc<dyn Fs> = Arc::new(faulty.clone());
+    let read = || {
+        let database = Database::open(Path::new(DIR), small(fs.clone()))?;
+        read_all(&database)
+    };
+    faulty.arm(None);
+    let whole = read().unwrap();
+    assert_eq!(whole, content(0..42));
+    for at in 0..faulty.calls() {
+        faulty.arm(Some(Fault {
+            at,
+            count: 1,
+            kind: ErrorKind::Other,
+            changes_only: false,
+        }));
+        if let Ok(found) = read() {
+            assert_eq!(found, whole);
+        }
+    }
+}
+
+#[test]
+fn a_failed_sync_is_never_repeated_on_the_same_bytes() {
+    // The disk forgets what it could not sync; only what is written again to another segment
+    // survives.
+    let memory = MemoryFs::new();
+    let faulty = FaultyFs::new(Arc::new(memory.clone()));
+    let options = Options::simulated(Arc::new(faulty.clone()));
+    let database = Database::open(Path::new(DIR), options).unwrap();
+    let index = database.index("index").unwrap();
+    let put = |n: u32| {
+        let mut batch = Batch::new();
+        batch.put(&index, &n.to_be_bytes(), b"value");
+        database.commit(batch).unwrap()
+    };
+    put(0).wait_durable().unwrap();
+    let ticket = put(1);
+    // The sync of the segment, and then the header of the new one.
+    faulty.arm(Some(Fault {
+        at: 0,
+        count: 2,
+        kind: ErrorKind::Other,
+        changes_only: true,
+    }));
+    assert!(matches!(ticket.wait_durable(), Err(Error::Io { .. })));
+    assert_eq!(
+        database
+            .get(&index, &1u32.to_be_bytes())
+            .unwrap()
+            .as_deref(),
+        Some(b"value".as_slice())
+    );
+    put(2).wait_durable().unwrap();
+    ticket.wait_durable().unwrap();
+    // The old segment is as it was at its last successful sync, and the log is whole without its
+    // rest.
+    let image = memory.crash(Crash::Lost);
+    let database = Database::open(Path::new(DIR), Options::simulated(Arc::new(image))).unwrap();
+    for n in 0..3u32 {
+        assert!(
+            database.get(&index, &n.to_be_bytes()).unwrap().is_some(),
+            "{n}"
+        );
+    }
+}
+
+#[test]
+fn a_segment_that_is_left_during_its_sync_is_synced_again() {
+    let memory = MemoryFs::new();
+    let faulty = FaultyFs::new(Arc::new(memory.clone()));
+    let options = Options {
+        memtable_bytes: 1 << 10,
+        ..Options::simulated(Arc::new(faulty.clone()))
+    };
+    let database = Database::open(Path::new(DIR), options).unwrap();
+    let index = database.index("index").unwrap();
+    let put = move |database: &Database, key: &[u8]| {
+        let mut batch = Batch::new();
+        batch.put(&index, key, &[1; 2000]);
+        database.commit(batch).unwrap()
+    };
+    let late = Arc::new(Mutex::new(None));
+    let hook = {
+        let (database, faulty, late, put) =
+            (database.clone(), faulty.clone(), late.clone(), put.clone());
+        move || {
+            if late.lock().unwrap().is_some() {
+                return;
+            }
+            // The write of `late`; then a rotation (name and header of the new segment) and the
+            // write of `next`. The flush fails.
+            faulty.arm(Some(Fault {
+                at: 4,
+                count: u64::MAX,
+                kind: ErrorKind::Other,
+                changes_only: true,
+            }));
+            *late.lock().unwrap() = Some(put(&database, b"late"));
+            put(&database, b"next");
+        }
+    };
+    let mut batch = Batch::new();
+    batch.put(&database.index("index").unwrap(), b"early", b"");
+    let early = database.commit(batch).unwrap();
+    faulty.after_sync(hook);
+    early.wait_durable().unwrap();
+    assert_eq!(database.stats().memtables_waiting, 1);
+    faulty.arm(None);
+    let ticket = late.lock().unwrap().clone().unwrap();
+    ticket.wait_durable().unwrap();
+    let image = memory.crash(Crash::Lost);
+    let reopened = Database::open(Path::new(DIR), Options::simulated(Arc::new(image))).unwrap();
+    let index = reopened.index("index").unwrap();
+    assert!(reopened.get(&index, b"late").unwrap().is_some());
+}
+
+#[test]
+fn a_full_disk_gives_no_space_and_works_again_after_deleting() {
+    for background in [Background::Inline, Background::Threads] {
+        let memory = MemoryFs::new();
+        let options = Options {
+            background,
+            ..small(Arc::new(memory.clone()))
+        };
+        let database = Database::open(Path::new(DIR), options.clone()).unwrap();
+        let index = database.index("index").unwrap();
+        let put = |n: u32| {
+            let mut batch = Batch::new();
+            batch.put(&index, &n.to_be_bytes(), &[n as u8; 100]);
+            database.write(batch, Durability::Synced)
+        };
+        memory.set_capacity(Some(60_000));
+        let mut written = 0;
+        let error = loop {
+            match put(written) {
+                Ok(_) => written += 1,
+                Err(error) => break error,
+            }
+        };
+        assert!(matches!(error, Error::NoSpace { .. }), "{error}");
+        assert!(written > 100, "{written}");
+        assert!(put(written).is_err());
+        let all_there = |database: &Database| {
+            for n in 0..written {
+                assert_eq!(
+                    database.get(&index, &n.to_be_bytes()).unwrap().as_deref(),
+                    Some([n as u8; 100].as_slice()),
+                    "{n}"
+                );
+            }
+        };
+        all_there(&database);
+        memory.set_capacity(Some(200_000));
+        for n in written..written + 100 {
+            put(n).unwrap();
+        }
+        all_there(&database);
+        database.close().unwrap();
+        memory.set_capacity(Some(memory.used_bytes()));
+        let database = Database::open(Path::new(DIR), options).unwrap();
+        all_there(&database);
+    }
+}
+
+/// A database with tables in several levels, a manifest of several records, and batches in the log.
+fn sample() -> MemoryFs {
+    let memory = MemoryFs::new();
+    let fs: Arc<dyn Fs> = Arc::new(memory.clone());
+    let mut applied = Vec::new();
+    scenario(&fs, OnError::Stop, &mut applied).unwrap();
+    let database = Database::open(Path::new(DIR), small(fs)).unwrap();
+    for round in 42..70 {
+        database.commit(batch(&database, round).unwrap()).unwrap();
+    }
+    database.close().unwrap();
+    memory
+}
+
+#[test]
+fn a_flipped_byte_anywhere_gives_an_error_or_the_right_answer() {
+    let memory = sample();
+    let whole = content(0..70);
+    let (mut flips, mut errors) = (0, 0);
+    for name in memory.list(Path::new(DIR)).unwrap() {
+        let path = Path::new(DIR).join(&name);
+        for at in 0..memory.file_len(&path).unwrap() as usize {
+            let image = memory.crash(Crash::Kept);
+            image.corrupt(&path, at, 1 << (at % 8)).unwrap();
+            let result = Database::open(Path::new(DIR), small(Arc::new(image)))
+                .and_then(|database| read_all(&database));
+            flips += 1;
+            match result {
+                Ok(found) => assert!(found == whole, "{name} at {at}: a wrong answer"),
+                Err(Error::Corrupt { .. }) => errors += 1,
+                Err(error) => panic!("{name} at {at}: {error}"),
+            }
+        }
+    }
+    assert!(errors * 10 > flips * 9, "{errors} errors in {flips} flips");
+}
+
+#[test]
+fn a_file_cut_short_anywhere_gives_an_error_or_a_prefix() {
+    let memory = sample();
+    for name in memory.list(Path::new(DIR)).unwrap() {
+        let path = Path::new(DIR).join(&name);
+        for length in 0..memory.file_len(&path).unwrap() {
+            let image = memory.crash(Crash::Kept);
+            image
+                .open(&path, babu_kv::fs::Open::Write)
+                .unwrap()
+                .set_len(length)
+                .unwrap();
+            let result = Database::open(Path::new(DIR), small(Arc::new(image)))
+                .and_then(|database| read_all(&database));
+            match result {
+                Ok(found) => assert!(
+                    (40..=70).any(|n| content(0..n) == found),
+                    "{name} cut to {length}: a wrong answer"
+                ),
+                Err(Error::Corrupt { .. }) => {}
+                Err(error) => panic!("{name} cut to {length}: {error}"),
+            }
+        }
+    }
+}
+
+#[test]
+fn a_missing_file_gives_an_error() {
+    let memory = sample();
+    for name in memory.list(Path::new(DIR)).unwrap() {
+        let image = memory.crash(Crash::Kept);
+        image.remove(&Path::new(DIR).join(&name)).unwrap();
+        let result = Database::open(Path::new(DIR), small(Arc::new(image)))
+            .and_then(|database| read_all(&database));
+        match result {
+            Ok(found) => assert!(name == "LOCK" && found == content(0..70), "{name}"),
+            Err(Error::Corrupt { .. } | Error::Io { .. }) => {}
+            Err(error) => panic!("{name}: {error}"),
+        }
+    }
+}
