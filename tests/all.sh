@@ -18,7 +18,8 @@ passed=0 failed=0 began=$SECONDS
 base=${TMPDIR:-/tmp}
 
 # Everything that tests make lies below this folder, so that what they leave behind can be found.
-TMPDIR=$(mktemp -d "$base/xtfs-tests.XXXXXX") && export TMPDIR && chmod 755 "$TMPDIR"
+# Its path is short, because paths of sockets have to be.
+TMPDIR=$(mktemp -d "$base/xt.XXXXXX") && export TMPDIR && chmod 755 "$TMPDIR"
 finish() {
     "$target/debug/xtfs-test-warden" "$TMPDIR" </dev/null 2>/dev/null || rm -rf --one-file-system "$TMPDIR"
 }
@@ -123,14 +124,15 @@ programs >"$logs/programs"
 [ -s "$logs/programs" ] || { echo "no test programs were built"; failed=$((failed + 1)); close; }
 
 while read -r folder program; do
-    name=$(basename "$folder")/$(basename "${program%-*}")
-    case $name in tests/xtfs_tests | tests/xtfs_test_*) ;; tests/*) continue ;; esac
-    step "$(tr / - <<<"$name")" 900 env -C "$folder" "$program"
+    crate=${folder#"$PWD"} && crate=${crate#/}
+    name=$(basename "${program%-*}")
+    case $crate/$name in tests/xtfs_test*) ;; tests/*) continue ;; esac
+    step "${crate:-xtfs}-$name" 900 env -C "$folder" "$program"
 done <"$logs/programs"
 step doctests 600 cargo test --workspace --doc --locked
 
 for name in layering simulation cleanliness desktop corruption full_disk kill pjdfstest fsx lossy; do
-    program=$(sed -n "s/^[^ ]* \(.*\/$name-[0-9a-f]*\)$/\1/p" "$logs/programs")
+    program=$(sed -n "s|^$PWD/tests \(.*/$name-[0-9a-f]*\)$|\1|p" "$logs/programs")
     step "$name" 1200 env -C tests "${program:-false}" --test-threads=1 --nocapture
 done
 close

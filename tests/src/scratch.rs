@@ -25,7 +25,8 @@ pub struct Scratch {
 }
 
 impl Scratch {
-    /// A new empty folder that every user may enter.
+    /// A new empty folder that every user may enter. Its path is short: the names of sockets
+    /// below it may have 107 bytes in all.
     ///
     /// # Panics
     /// When it cannot be made.
@@ -33,7 +34,7 @@ impl Scratch {
     pub fn new(name: &str) -> Self {
         let warden = program("xtfs-test-warden");
         let path = tempfile::Builder::new()
-            .prefix(&format!("xtfs-{name}-"))
+            .prefix(&format!("{name}-"))
             .tempdir()
             .expect("make a scratch folder")
             .keep();

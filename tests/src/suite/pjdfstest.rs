@@ -182,7 +182,7 @@ mod tests {
     /// The list and the way to run the suite are right: a local disk passes all.
     #[test]
     fn a_local_disk_passes() {
-        let scratch = Scratch::new("pjdfstest-local");
+        let scratch = Scratch::new("pjd");
         let verdicts = run(&scratch.folder("inside"), &scratch);
         assert_eq!(Known::default().surprises(&verdicts), Vec::<String>::new());
         assert!(
