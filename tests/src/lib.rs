@@ -16,7 +16,8 @@
 //! - [`suite`]: what a user does with a file system, as pieces that run in any directory;
 //! - [`manifest`], [`tree`]: file trees, compared and generated;
 //! - [`model`], [`workload`]: what must be there after a crash, and the work that says so;
-//! - [`segment`], [`loop_disk`], [`proxy`]: damage, small disks and bad networks.
+//! - [`segment`], [`loop_disk`], [`proxy`]: damage, small disks and bad networks;
+//! - [`simulation`]: a cell in virtual time.
 #![warn(missing_docs)]
 
 pub mod cell;
@@ -28,6 +29,7 @@ pub mod process;
 pub mod proxy;
 pub mod scratch;
 pub mod segment;
+pub mod simulation;
 pub mod suite;
 pub mod tree;
 pub mod workload;
