@@ -1,6 +1,6 @@
 //! The inodes and handles that are in use.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::ops::Deref;
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ use crate::cache::object::ObjectBuffer;
 /// Inodes by number. One number never has two [`Inode`]s: whoever uses one pins it.
 pub(crate) struct Inodes {
     budget: Arc<Budget>,
-    map: Mutex<HashMap<Ino, Arc<Inode>>>,
+    map: Mutex<BTreeMap<Ino, Arc<Inode>>>,
 }
 
 /// An inode that stays in the table while this lives.
@@ -113,7 +113,7 @@ impl Inodes {
     }
 }
 
-fn remove_unused(map: &mut HashMap<Ino, Arc<Inode>>, inode: &Arc<Inode>) {
+fn remove_unused(map: &mut BTreeMap<Ino, Arc<Inode>>, inode: &Arc<Inode>) {
     let state = inode.state.lock();
     if state.pins == 0 && state.lookups == 0 && state.handles == 0 && !state.is_dirty() {
         map.remove(&inode.ino);
@@ -122,13 +122,13 @@ fn remove_unused(map: &mut HashMap<Ino, Arc<Inode>>, inode: &Arc<Inode>) {
 
 /// Handles by number.
 pub(crate) struct Handles<T> {
-    state: Mutex<(u64, HashMap<u64, Arc<T>>)>,
+    state: Mutex<(u64, BTreeMap<u64, Arc<T>>)>,
 }
 
 impl<T> Default for Handles<T> {
     fn default() -> Self {
         Self {
-            state: Mutex::new((0, HashMap::new())),
+            state: Mutex::new((0, BTreeMap::new())),
         }
     }
 }
