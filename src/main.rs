@@ -7,7 +7,7 @@
 //! - [`serving`] — a mounted volume from its start to its clean end;
 //! - [`mountpoint`], [`mounts`], [`data_dir`] — what lies on this machine: mounts and folders;
 //! - [`background`], [`logging`] — the process itself;
-//! - [`bench`] — measuring directories.
+//! - [`mod@bench`] — measuring directories.
 
 mod background;
 mod bench;

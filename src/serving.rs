@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow};
@@ -56,13 +57,19 @@ enum MountOption {
 pub struct MountSpec {
     /// The volume.
     pub volume: String,
-    /// The directory, as [`mountpoint::prepare`] gave it.
+    /// The directory, as [`prepare`](crate::mountpoint::prepare) gave it.
     pub mountpoint: PathBuf,
     /// Options.
     pub options: Options,
     /// Clock and randomness.
     pub env: Env,
+    /// Becomes true when the mount is live.
+    pub live: Live,
 }
+
+/// Whether a mount has ever been live.
+#[derive(Debug, Clone, Default)]
+pub struct Live(Arc<AtomicBool>);
 
 impl MountSpec {
     fn has(&self, option: MountOption) -> bool {
@@ -103,20 +110,24 @@ pub async fn serve(
 }
 
 /// Serves a mount from its first preparation to its very end, with a record of it that `xtfs down`
-/// finds. The record outlives everything that could still fail.
+/// finds. The record outlives everything that could still fail; where something did, after the
+/// mount was live, it keeps the reason.
 pub async fn recorded(
     mountpoint: &Path,
     volume: &str,
+    live: &Live,
     serving: impl Future<Output = Result<()>>,
 ) -> Result<()> {
     let record = mounts::record(mountpoint, volume)?;
-    match serving.await {
-        Ok(()) => record.ended(),
-        Err(error) => {
-            record.failed(&format!("{error:#}"))?;
-            Err(error)
-        }
+    let Err(error) = serving.await else {
+        return record.ended();
+    };
+    if live.0.load(Ordering::Relaxed) {
+        record.failed(&format!("{error:#}"))?;
+    } else {
+        record.ended()?;
     }
+    Err(error)
 }
 
 async fn mount_and_wait(
@@ -126,8 +137,14 @@ async fn mount_and_wait(
     on_live: impl FnOnce() -> Result<()>,
 ) -> Result<()> {
     let place = &spec.mountpoint;
-    let mounted = fuse::mount(vfs.clone(), Handle::current(), mount_options(spec))
-        .with_context(|| format!("mount point {}: cannot be mounted", place.display()))?;
+    let mounted =
+        fuse::mount(vfs.clone(), Handle::current(), mount_options(spec)).with_context(|| {
+            format!(
+                "mount point {}: cannot be mounted (this needs /dev/fuse and, for users other \
+                 than root, fusermount3 from the package fuse3)",
+                place.display()
+            )
+        })?;
     let live = async {
         answers(place).await?;
         on_live()
@@ -136,6 +153,7 @@ async fn mount_and_wait(
         end_mount(mounted, place).await?;
         return Err(error);
     }
+    spec.live.0.store(true, Ordering::Relaxed);
     background::report_ready(&format!("mounted {} at {}", spec.volume, place.display()));
     let signal = tokio::select! {
         () = mounted.wait_unmounted() => None,

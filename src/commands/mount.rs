@@ -8,7 +8,7 @@ use clap::Args;
 use xtfs_protocol::env::Env;
 
 use super::{Process, block_on};
-use crate::serving::{self, MountSpec};
+use crate::serving::{self, Live, MountSpec};
 use crate::{background, mountpoint, reach};
 
 /// Mount a volume of a cell
@@ -54,13 +54,14 @@ impl Mount {
             mountpoint: mountpoint::prepare(&self.mountpoint)?,
             options: self.options.clone(),
             env: Env::real(),
+            live: Live::default(),
         };
         let cell = std::path::absolute(&self.cell)?;
         if process.is_background_child() {
             background::become_independent()?;
         }
-        let mountpoint = spec.mountpoint.clone();
-        block_on(serving::recorded(&mountpoint, &self.name, async {
+        let (mountpoint, live) = (spec.mountpoint.clone(), spec.live.clone());
+        block_on(serving::recorded(&mountpoint, &self.name, &live, async {
             let reach = reach::cell(&cell).await?;
             let served = serving::serve(reach.connector(), spec, || Ok(())).await;
             served.and(reach.close().await)

@@ -10,7 +10,7 @@ use xtfs_protocol::env::Env;
 use super::{Process, block_on};
 use crate::cluster::Cluster;
 use crate::data_dir::{self, DataDir, RunInfo};
-use crate::serving::{self, MountSpec};
+use crate::serving::{self, Live, MountSpec};
 use crate::{background, mountpoint};
 
 /// Run a whole file system in one process and mount it
@@ -78,36 +78,35 @@ impl Up {
         if process.is_background_child() {
             background::become_independent()?;
         }
-        block_on(serving::recorded(
-            &mountpoint,
-            &self.volume,
-            self.serve(data, mountpoint.clone()),
-        ))??;
+        let live = Live::default();
+        let serving = self.serve(data, mountpoint.clone(), live.clone());
+        block_on(serving::recorded(&mountpoint, &self.volume, &live, serving))??;
         Ok(ExitCode::SUCCESS)
     }
 
-    async fn serve(&self, data: DataDir, mountpoint: PathBuf) -> Result<()> {
+    async fn serve(&self, data: DataDir, mountpoint: PathBuf, live: Live) -> Result<()> {
         let env = Env::real();
         let cluster = Cluster::open(data, self.osds, &env).await?;
-        let served = self.serve_from(&cluster, mountpoint, &env).await;
-        let closed = cluster.close().await;
-        served.and(closed)
-    }
-
-    async fn serve_from(&self, cluster: &Cluster, mountpoint: PathBuf, env: &Env) -> Result<()> {
-        cluster.ensure_volume(&self.volume).await?;
-        let run = RunInfo {
-            pid: std::process::id(),
-            role: "up".to_owned(),
-            mountpoint: Some(mountpoint.clone()),
-            volume: Some(self.volume.clone()),
-            address: Some(cluster.address().to_string()),
-        };
         let spec = MountSpec {
             volume: self.volume.clone(),
             mountpoint,
             options: self.options.clone(),
-            env: env.clone(),
+            env,
+            live,
+        };
+        let served = self.serve_from(&cluster, spec).await;
+        let closed = cluster.close().await;
+        served.and(closed)
+    }
+
+    async fn serve_from(&self, cluster: &Cluster, spec: MountSpec) -> Result<()> {
+        cluster.ensure_volume(&self.volume).await?;
+        let run = RunInfo {
+            pid: std::process::id(),
+            role: "up".to_owned(),
+            mountpoint: Some(spec.mountpoint.clone()),
+            volume: Some(self.volume.clone()),
+            address: Some(cluster.address().to_string()),
         };
         serving::serve(cluster.connector(), spec, || cluster.publish(&run)).await
     }
