@@ -10,7 +10,7 @@ use xtfs_protocol::{Code, Error, Result};
 use crate::catalog::NewVolume;
 use crate::server::Shared;
 use crate::step;
-use crate::volume::Root;
+use crate::volume::{Root, Volume};
 
 impl Shared {
     pub(crate) async fn administer(
@@ -89,22 +89,25 @@ impl Shared {
     ) -> Result<MetaReply> {
         let volume = self.catalog.by_name(name)?;
         let pusher = origin.pusher.clone();
-        let (id, epoch) = match resume {
-            Some(id) => {
-                let epoch = volume.resume_session(id, &origin.peer, &open_files, pusher)?;
-                (id, epoch)
+        if let Some(id) = resume {
+            match volume.resume_session(id, &origin.peer, &open_files, pusher.clone()) {
+                Ok(epoch) => return self.session_info(&volume, id, epoch),
+                // It ran out: the client goes on in a new one, whose identity tells it so.
+                Err(error) if error.code == Code::SessionExpired => {}
+                Err(error) => return Err(error),
             }
-            None => {
-                let id = SessionId::from_random(self.env.random());
-                let epoch = volume.open_session(id, &origin.peer, pusher)?;
-                self.catalog.add_session(id, volume.clone());
-                let synced = volume.clone();
-                // The epoch fences older sessions: it must never be given twice.
-                self.blocking("opening a session", move || synced.sync())
-                    .await?;
-                (id, epoch)
-            }
-        };
+        }
+        let id = SessionId::from_random(self.env.random());
+        let epoch = volume.open_session(id, &origin.peer, &open_files, pusher)?;
+        self.catalog.add_session(id, volume.clone());
+        let synced = volume.clone();
+        // The epoch fences older sessions: it must never be given twice.
+        self.blocking("opening a session", move || synced.sync())
+            .await?;
+        self.session_info(&volume, id, epoch)
+    }
+
+    fn session_info(&self, volume: &Volume, id: SessionId, epoch: u64) -> Result<MetaReply> {
         self.sessions.notify_one();
         Ok(MetaReply::Session(SessionInfo {
             id,

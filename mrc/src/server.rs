@@ -4,7 +4,7 @@
 //! A call runs to completion on the thread that brought it. Only what waits for a disk flush is
 //! handed to [`Env::blocking`].
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
@@ -69,7 +69,7 @@ impl MrcOptions {
             session_duration: Duration::from_secs(60),
             lease_duration: Duration::from_secs(1),
             capability_duration: Duration::from_secs(600),
-            heartbeat_interval: Duration::from_secs(1),
+            heartbeat_interval: Duration::from_secs(2),
         }
     }
 }
@@ -110,6 +110,7 @@ impl Mrc {
     /// When a file cannot be read or is damaged, is of a newer version, is in use by another
     /// process, or belongs to another MRC.
     pub fn open(options: MrcOptions) -> Result<Arc<Self>> {
+        make_folder(&options.dir, &*options.kv.fs)?;
         let directory = Directory::open(
             &options.dir.join("directory"),
             options.kv.clone(),
@@ -377,6 +378,17 @@ impl Shared {
     ) -> Result<T> {
         let done = self.env.blocking(work).await;
         done.ok_or_else(|| lost_work(what))?
+    }
+}
+
+/// Makes the folder with its parts, durably: what lies in it is durable only if it is.
+fn make_folder(dir: &Path, fs: &dyn babu_kv::fs::Fs) -> Result<()> {
+    let failed = |error: std::io::Error| crate::error::file(dir, &error);
+    fs.create_dir_all(&dir.join("volumes")).map_err(failed)?;
+    fs.sync_dir(dir).map_err(failed)?;
+    match dir.parent() {
+        Some(parent) if parent != Path::new("") => fs.sync_dir(parent).map_err(failed),
+        _ => Ok(()),
     }
 }
 

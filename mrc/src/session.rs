@@ -65,6 +65,13 @@ pub(crate) fn owner(peer: &Peer) -> String {
     }
 }
 
+fn check_open_files(open_files: &[Ino]) -> Result<()> {
+    if open_files.len() > OPEN_FILES_MAX {
+        return Err(Error::new(Code::Invalid, "too many open files"));
+    }
+    Ok(())
+}
+
 fn expired(id: SessionId, why: &str) -> Error {
     Error::reopen(Code::SessionExpired, format!("session {id}: {why}"))
 }
@@ -83,7 +90,7 @@ impl Sessions {
             unresumed: BTreeSet::new(),
         };
         for (id, record) in records {
-            sessions.insert(id, record, false, None);
+            sessions.add(id, record);
             sessions.unresumed.insert(id);
         }
         for (id, sequence) in kept {
@@ -94,37 +101,29 @@ impl Sessions {
         sessions
     }
 
-    fn insert(
-        &mut self,
-        id: SessionId,
-        record: SessionRecord,
-        resumed: bool,
-        pusher: Option<Arc<dyn Pusher>>,
-    ) {
+    /// Adds a session; it is of use when it is resumed.
+    pub fn add(&mut self, id: SessionId, record: SessionRecord) {
         let session = Session {
             epoch: record.epoch,
             owner: record.owner,
             deadline: Instant::now() + self.duration,
-            resumed,
+            resumed: false,
             open: BTreeMap::new(),
             kept: BTreeMap::new(),
             answered: 0,
-            pusher,
+            pusher: None,
         };
         self.sessions.insert(id, session);
     }
 
-    /// Is there room for one more?
-    pub fn check_room(&self) -> Result<()> {
+    /// Is there room for one more, with so many files open?
+    pub fn check_room(&self, open_files: &[Ino]) -> Result<()> {
+        check_open_files(open_files)?;
         if self.sessions.len() < SESSIONS_MAX {
             return Ok(());
         }
         let context = format!("the volume has {SESSIONS_MAX} sessions, no more are accepted");
         Err(Error::retryable(Code::Busy, context, 5000))
-    }
-
-    pub fn add(&mut self, id: SessionId, record: SessionRecord, pusher: Option<Arc<dyn Pusher>>) {
-        self.insert(id, record, true, pusher);
     }
 
     /// Goes on with a session whose client tells what it has open. Returns its epoch.
@@ -135,9 +134,7 @@ impl Sessions {
         open_files: &[Ino],
         pusher: Option<Arc<dyn Pusher>>,
     ) -> Result<u64> {
-        if open_files.len() > OPEN_FILES_MAX {
-            return Err(Error::new(Code::Invalid, "too many open files"));
-        }
+        check_open_files(open_files)?;
         let trusted = peer.is_trusted();
         let held = Held {
             read: trusted,

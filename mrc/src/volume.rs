@@ -325,15 +325,17 @@ impl Volume {
         self.sessions.lock().touch(session, peer, pusher)
     }
 
-    /// Opens a session under a fresh identity. It is not durable yet. Returns its epoch.
+    /// Opens a session under a fresh identity, for a client that may have files open from an
+    /// earlier one. It is not durable yet. Returns its epoch.
     pub fn open_session(
         &self,
         id: SessionId,
         peer: &Peer,
+        open_files: &[Ino],
         pusher: Option<Arc<dyn Pusher>>,
     ) -> Result<u64> {
         let _writer = self.writer.lock();
-        self.sessions.lock().check_room()?;
+        self.sessions.lock().check_room(open_files)?;
         let mut counters = step::counters(&self.view())?;
         counters.session_epoch += 1;
         let record = SessionRecord {
@@ -348,9 +350,9 @@ impl Volume {
         self.database
             .write(batch, Durability::Buffered)
             .map_err(database)?;
-        let epoch = record.epoch;
-        self.sessions.lock().add(id, record, pusher);
-        Ok(epoch)
+        let mut sessions = self.sessions.lock();
+        sessions.add(id, record);
+        sessions.resume(id, peer, open_files, pusher)
     }
 
     /// Goes on with a session. Returns its epoch.

@@ -54,9 +54,7 @@ impl Transaction<'_> {
             }
         }
         self.change_times(&mut inode, set)?;
-        if *set != SetAttr::default() {
-            inode.ctime = self.context.time;
-        }
+        inode.ctime = self.context.time;
         self.count(Some(&before), Some(&inode))?;
         let reply = match set.size {
             Some(_) => MetaReply::Truncated(Box::new(self.opened_for_cut(&mut inode)?)),

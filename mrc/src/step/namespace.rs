@@ -100,7 +100,8 @@ impl Transaction<'_> {
             run_end: 0,
             run_length: 0,
         });
-        let mut inode = self.new_inode(parent, number, mode, body)?;
+        // Set-id bits of a directory are inherited, not asked for.
+        let mut inode = self.new_inode(parent, number, mode & 0o1777, body)?;
         inode.nlink = 2;
         inode.mode |= directory.mode & SET_GID;
         self.enter(parent, name, &inode)?;

@@ -133,7 +133,7 @@ async fn services_fall_silent_and_come_back() {
     let mrc = with_volume(&MemoryFs::new()).await;
     let state = |number| mrc.resolve(osd(number)).unwrap().state;
     assert_eq!(state(1), ServiceState::Online);
-    tokio::time::advance(std::time::Duration::from_secs(4)).await;
+    tokio::time::advance(std::time::Duration::from_secs(7)).await;
     assert_eq!(state(1), ServiceState::Silent);
     heartbeat(&mrc, 1, 1).await.unwrap();
     assert_eq!(state(1), ServiceState::Online);
@@ -154,7 +154,7 @@ async fn services_fall_silent_and_come_back() {
 async fn the_same_identity_started_twice_is_refused_while_the_first_is_heard() {
     let mrc = with_volume(&MemoryFs::new()).await;
     assert_eq!(heartbeat(&mrc, 1, 2).await.unwrap_err().code, Code::Exists);
-    tokio::time::advance(std::time::Duration::from_secs(3)).await;
+    tokio::time::advance(std::time::Duration::from_secs(5)).await;
     heartbeat(&mrc, 1, 2).await.unwrap();
     assert_eq!(heartbeat(&mrc, 1, 1).await.unwrap_err().code, Code::Exists);
 }

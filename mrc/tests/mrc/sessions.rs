@@ -171,6 +171,26 @@ async fn a_session_that_is_not_heard_of_ends_with_its_open_files() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_client_whose_session_ran_out_goes_on_in_a_new_one_with_its_open_files() {
+    let mrc = with_volume(&MemoryFs::new()).await;
+    let osds = Osds::start(&mrc);
+    let client = Client::new(&mrc).await;
+    let made = client.create("file").await;
+    let ino = made.entry.attr.ino;
+    tokio::time::sleep(Duration::from_secs(100)).await;
+    let old = client.session;
+    let client = Client::resume(&mrc, Some(old), vec![ino]).await.unwrap();
+    assert_ne!(client.session, old);
+    client.unlink("file").await.unwrap();
+    let alive = client.send_as(MetaOp::Getattr { ino }, 0, 0).await.unwrap();
+    assert_eq!(entry(&alive).attr.nlink, 0);
+    client.send(MetaOp::Release { ino }).await.unwrap();
+    osds.deletion(made.capability.file, &made.placement.osds)
+        .await;
+    mrc.shutdown().await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
 async fn closing_a_session_closes_its_files() {
     let mrc = with_volume(&MemoryFs::new()).await;
     let osds = Osds::start(&mrc);

@@ -77,6 +77,8 @@ fn a_new_owner_gets_no_set_id_program() {
     world.chown(ino, Some(BOB), None).unwrap();
     assert_eq!(world.attr(ino).mode, 0o2745);
     let dir = world.mkdir(ROOT, "dir", 0o2755);
+    assert_eq!(world.attr(dir).mode, 0o755);
+    world.chmod(dir, 0o2755).unwrap();
     world.chown(dir, Some(ALICE), None).unwrap();
     assert_eq!(world.attr(dir).mode, 0o2755);
 }
