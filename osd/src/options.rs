@@ -22,8 +22,8 @@ pub struct OsdOptions {
     pub fs: Arc<dyn Fs>,
     /// Who does the index's background work. Default: threads.
     pub background: Background,
-    /// Bytes after which a segment is sealed. Default 64 MiB. Doubling: half as many files,
-    /// space comes back in larger steps.
+    /// Bytes after which a segment is sealed; at most half the reserve. Default 32 MiB. Doubling:
+    /// half as many files, space comes back in larger steps.
     pub segment_bytes: u64,
     /// Bytes of new records after which the index catches up with them. Default 64 MiB. Doubling:
     /// less index work, and twice as long a start after a crash.
@@ -49,7 +49,7 @@ impl OsdOptions {
             env,
             fs: Arc::new(RealFs),
             background: Background::Threads,
-            segment_bytes: 64 << 20,
+            segment_bytes: 32 << 20,
             checkpoint_bytes: 64 << 20,
             reserve_bytes: 64 << 20,
             index_cache_bytes: 32 << 20,

@@ -10,7 +10,7 @@ use std::time::Duration;
 use ::bytes::Bytes;
 use async_trait::async_trait;
 use parking_lot::{Mutex, RwLock};
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::task::JoinSet;
 use xtfs_layout::Layout;
 use xtfs_protocol::capability::Capability;
@@ -163,8 +163,9 @@ impl Osd {
             ));
         };
         let permit = self.calls.clone().acquire_owned().await;
-        let _permit = permit.map_err(|_| Error::from(Code::ShuttingDown))?;
-        self.object_call(&origin.peer, op, call.payload).await
+        let permit = permit.map_err(|_| Error::from(Code::ShuttingDown))?;
+        self.object_call(&origin.peer, op, call.payload, permit)
+            .await
     }
 
     async fn object_call(
@@ -172,6 +173,7 @@ impl Osd {
         peer: &Peer,
         op: ObjectOp,
         payload: Bytes,
+        permit: OwnedSemaphorePermit,
     ) -> Result<(ObjectReply, Bytes)> {
         self.admit(peer, &op)?;
         let store = self.store.clone();
@@ -188,7 +190,7 @@ impl Osd {
                 }
                 let small = length <= INLINE_READ_BYTES_MAX;
                 let work = move || store.read(object, offset, length);
-                let (ranges, bytes) = self.run(small, work).await?;
+                let (ranges, bytes) = self.run(permit, small, work).await?;
                 return Ok((ObjectReply::Data { ranges }, bytes));
             }
             ObjectOp::Write {
@@ -201,14 +203,18 @@ impl Osd {
                 let small = payload.len() <= INLINE_BYTES_MAX && !durable;
                 let epoch = capability.truncate_epoch;
                 let work = move || store.write(object, epoch, offset, &payload, durable);
-                written(self.run(small, work).await?)
+                written(self.run(permit, small, work).await?)
             }
             ObjectOp::PunchHole {
                 capability,
                 object,
                 offset,
                 length,
-            } => written(store.punch(object, capability.truncate_epoch, offset, length)?),
+            } => {
+                let epoch = capability.truncate_epoch;
+                let work = move || store.punch(object, epoch, offset, length);
+                written(self.run(permit, true, work).await?)
+            }
             ObjectOp::Truncate {
                 file,
                 epoch,
@@ -217,26 +223,27 @@ impl Osd {
                 ..
             } => {
                 let work = move || store.truncate(file, epoch, remove_from, shorten);
-                written(self.run(false, work).await?)
+                written(self.run(permit, false, work).await?)
             }
             ObjectOp::Flush { file, .. } => {
-                self.run(false, move || store.flush(file)).await?;
+                self.run(permit, false, move || store.flush(file)).await?;
                 ObjectReply::Done
             }
             ObjectOp::Delete { file } => {
                 let now = self.env.now().secs;
-                self.run(true, move || store.delete(file, now)).await?;
+                self.run(permit, true, move || store.delete(file, now))
+                    .await?;
                 ObjectReply::Done
             }
             ObjectOp::Statfs => ObjectReply::Statfs(store.space()?),
             ObjectOp::List { after, limit } => {
                 let work = move || store.list(after, limit);
-                let (objects, end) = self.run(false, work).await?;
+                let (objects, end) = self.run(permit, false, work).await?;
                 ObjectReply::Objects { objects, end }
             }
             ObjectOp::Verify { after, limit } => {
                 let work = move || store.verify(after, limit);
-                let verified = self.run(false, work).await?;
+                let verified = self.run(permit, false, work).await?;
                 ObjectReply::Verified {
                     last: verified.last,
                     objects: verified.objects,
@@ -246,22 +253,30 @@ impl Osd {
                 }
             }
             ObjectOp::ListVolumes => {
-                ObjectReply::Volumes(self.run(false, move || store.volumes()).await?)
+                ObjectReply::Volumes(self.run(permit, false, move || store.volumes()).await?)
             }
         };
         Ok((reply, Bytes::new()))
     }
 
-    /// Runs work here, or on a thread that may block.
+    /// Runs work: here if that is wanted and it will not wait for the disk, else on a thread that
+    /// may block. The permit lasts as long as the work, also when its caller gave up, so that a
+    /// disk that hangs does not gather threads.
     async fn run<T: Send + 'static>(
         &self,
+        permit: OwnedSemaphorePermit,
         here: bool,
         work: impl FnOnce() -> error::Result<T> + Send + 'static,
     ) -> Result<T> {
-        if here {
+        if here && self.store.is_calm() {
             return Ok(work()?);
         }
-        match self.env.blocking(work).await {
+        let held = move || {
+            let outcome = work();
+            drop(permit);
+            outcome
+        };
+        match self.env.blocking(held).await {
             Some(outcome) => Ok(outcome?),
             None => Err(Error::new(Code::Io, "the work ended without an answer")),
         }

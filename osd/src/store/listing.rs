@@ -19,9 +19,7 @@ impl Store {
         let sum = |of: fn(&values::SegmentInfo) -> u64| layers.segments.values().map(of).sum();
         Ok(OsdSpace {
             total_bytes: disk.total_bytes,
-            free_bytes: disk
-                .free_bytes
-                .saturating_sub(self.reserve(disk.total_bytes)),
+            free_bytes: disk.free_bytes.saturating_sub(self.limits.reserve_bytes),
             segment_bytes: sum(|info| info.bytes),
             live_bytes: sum(|info| info.live),
             objects: layers.objects,

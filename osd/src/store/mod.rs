@@ -86,6 +86,7 @@ pub(crate) struct Store {
 struct Limits {
     segment_bytes: u64,
     checkpoint_bytes: u64,
+    /// Bytes of the disk that writes leave free.
     reserve_bytes: u64,
     compress: bool,
 }

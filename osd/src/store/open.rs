@@ -22,7 +22,7 @@ use crate::error::{At, Result, StoreError};
 use crate::options::OsdOptions;
 
 /// No segment is made smaller than this for the sake of a small disk.
-const SEGMENT_BYTES_MIN: u64 = 1 << 20;
+const SEGMENT_BYTES_MIN: u64 = 256 << 10;
 
 /// The index's log grows by this much before it is flushed and shrinks again: little on small
 /// disks.
@@ -60,16 +60,18 @@ impl Store {
             let info = layers.segments.entry(appender.segment).or_default();
             info.bytes = SEGMENT_HEADER_BYTES;
         }
+        let reserve = options.reserve_bytes.min(total / 16);
         let store = Self {
             dir: dir.clone(),
             id: options.id,
             seed: record::seed(options.id),
             limits: Limits {
+                // The reserve is the room in which segments are emptied when the disk is full.
                 segment_bytes: options
                     .segment_bytes
-                    .min((total / 32).max(SEGMENT_BYTES_MIN)),
+                    .min((reserve / 2).max(SEGMENT_BYTES_MIN)),
                 checkpoint_bytes: options.checkpoint_bytes,
-                reserve_bytes: options.reserve_bytes,
+                reserve_bytes: reserve,
                 compress: options.compress,
             },
             fs: fs.clone(),

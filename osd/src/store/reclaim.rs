@@ -158,7 +158,7 @@ impl Store {
         let space = self.fs.space(&self.dir).at("statvfs", &self.dir)?;
         if space
             .free_bytes
-            .saturating_sub(self.reserve(space.total_bytes) / 2)
+            .saturating_sub(self.limits.reserve_bytes / 4)
             < live
         {
             return Ok(false);
@@ -217,7 +217,7 @@ impl Store {
 fn seal_early(info: &SegmentInfo, pressure: Pressure) -> bool {
     let size_min = match pressure {
         Pressure::Low => SEAL_BYTES_MIN,
-        Pressure::High => SEAL_BYTES_MIN / 16,
+        Pressure::High => SEAL_BYTES_MIN / 8,
     };
     let empty = info.live == 0 && info.raw > 0;
     empty || (info.bytes >= size_min && pressure.is_worth(info))

@@ -17,6 +17,19 @@ const EXTENTS_STEP: usize = 64;
 /// as many bytes, make writers do it themselves.
 const CHECKPOINT_COST: u64 = 8192;
 
+/// Room that is enough for any change which is made where it arrives.
+const CALM_BYTES: u64 = 1 << 20;
+
+/// How full the pending layer is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Load {
+    Low,
+    /// A checkpoint is due.
+    Medium,
+    /// Nothing may be added before one is made.
+    High,
+}
+
 impl Store {
     /// Writes bytes into an object, all or nothing. Returns the bytes of data it gained.
     pub(crate) fn write(
@@ -150,34 +163,40 @@ impl Store {
 
     fn has_room(&self, bytes: u64) -> Result<bool> {
         let space = self.fs.space(&self.dir).at("statvfs", &self.dir)?;
-        let reserve = self.reserve(space.total_bytes);
-        Ok(space.free_bytes.saturating_sub(reserve) >= bytes)
-    }
-
-    /// Bytes of the disk that writes leave free.
-    pub(super) fn reserve(&self, total_bytes: u64) -> u64 {
-        self.limits.reserve_bytes.min(total_bytes / 16)
+        Ok(space.free_bytes.saturating_sub(self.limits.reserve_bytes) >= bytes)
     }
 
     /// Keeps the pending layer bounded.
     fn relieve(&self) -> Result<()> {
-        let (cost, bytes) = {
-            let pending = &self.layers.read().pending;
-            (pending.cost, pending.bytes)
-        };
-        let limit = self.limits.checkpoint_bytes;
-        if cost > 4 * CHECKPOINT_COST || bytes > limit.saturating_mul(4) {
-            self.checkpoint()?;
-        } else if cost > CHECKPOINT_COST || bytes > limit {
-            self.work.notify_one();
+        match self.load() {
+            Load::High => self.checkpoint()?,
+            Load::Medium => self.work.notify_one(),
+            Load::Low => {}
         }
         Ok(())
     }
 
     /// Whether a checkpoint is due.
     pub(crate) fn wants_checkpoint(&self) -> bool {
-        let pending = &self.layers.read().pending;
-        pending.cost > CHECKPOINT_COST || pending.bytes > self.limits.checkpoint_bytes
+        self.load() != Load::Low
+    }
+
+    /// Whether a small change will not have to wait for a checkpoint or for space.
+    pub(crate) fn is_calm(&self) -> bool {
+        self.load() != Load::High && self.has_room(CALM_BYTES).unwrap_or(false)
+    }
+
+    fn load(&self) -> Load {
+        let layers = self.layers.read();
+        let (cost, bytes) = (layers.pending.cost, layers.pending.bytes);
+        let limit = self.limits.checkpoint_bytes;
+        if cost > 4 * CHECKPOINT_COST || bytes > limit.saturating_mul(4) {
+            Load::High
+        } else if cost > CHECKPOINT_COST || bytes > limit {
+            Load::Medium
+        } else {
+            Load::Low
+        }
     }
 
     /// Writes the extents of an object that `pick` names anew, in one record. Leaves the object as
