@@ -226,7 +226,8 @@ impl Osd {
                 written(self.run(permit, false, work).await?)
             }
             ObjectOp::Flush { file, .. } => {
-                self.run(permit, false, move || store.flush(file)).await?;
+                let clean = !store.is_dirty(file);
+                self.run(permit, clean, move || store.flush(file)).await?;
                 ObjectReply::Done
             }
             ObjectOp::Delete { file } => {

@@ -1,7 +1,9 @@
 //! Reading: nothing leaves the store that was not checked against its crc32c.
 
 use std::io;
+use std::sync::Arc;
 
+use babu_kv::fs::File;
 use bytes::Bytes;
 use xtfs_protocol::ids::ObjectId;
 use xtfs_protocol::object::DataRange;
@@ -25,6 +27,7 @@ impl Store {
     ) -> Result<(Vec<DataRange>, Bytes)> {
         let end = offset.saturating_add(length);
         let mut before = None;
+        let mut gone = 0;
         for _ in 0..ATTEMPTS_MAX {
             let Some(map) = self.lookup(object)? else {
                 self.refuse_deleted(object)?;
@@ -36,13 +39,12 @@ impl Store {
                         return Err(self.report_missing(object, &map, offset, end, segment));
                     }
                     before = Some(map);
+                    gone = segment;
                 }
                 outcome => return outcome,
             }
         }
-        Err(StoreError::Sync {
-            what: "moves the object faster than it can be read",
-        })
+        Err(StoreError::SegmentGone { segment: gone })
     }
 
     /// Reads of a deleted file get an error instead of holes.
@@ -164,10 +166,7 @@ impl Store {
             .ok_or_else(|| self.damage.report(object, extent, "it does not decode"))
     }
 
-    pub(super) fn open_segment(
-        &self,
-        segment: u64,
-    ) -> Result<std::sync::Arc<dyn babu_kv::fs::File>> {
+    pub(super) fn open_segment(&self, segment: u64) -> Result<Arc<dyn File>> {
         match self.files.get(segment) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
                 Err(StoreError::SegmentGone { segment })

@@ -88,6 +88,12 @@ impl Store {
         self.sync.wait(sequence, || self.sync_all())
     }
 
+    /// Whether a flush of a file would have to wait, or to report a failure.
+    pub(crate) fn is_dirty(&self, file: FileId) -> bool {
+        let appender = self.appender.lock();
+        appender.dirty_files.contains_key(&file) || appender.suspects.contains(&file)
+    }
+
     /// Returns when everything written to a file is durable.
     ///
     /// # Errors

@@ -141,3 +141,14 @@ fn damaged_bytes_are_never_moved_under_a_good_checksum() {
     assert!(matches!(read, Err(StoreError::Damaged { .. })), "{read:?}");
     assert!(!store.wants_reclaim(), "it would try for ever");
 }
+
+#[test]
+fn an_index_that_is_lost_is_made_anew_from_the_segments() {
+    let (fs, history) = prepare(true);
+    let dir = std::path::Path::new(super::DIR).join("index");
+    for name in fs.list(&dir).unwrap() {
+        fs.remove(&dir.join(name)).unwrap();
+    }
+    let store = open(&fs);
+    assert!(Some(&super::observe(&store)) == history.last());
+}

@@ -1,6 +1,7 @@
 //! Stories about whole stores, on file systems that forget, fill up and fail.
 
 mod crash;
+mod crowd;
 mod damage;
 mod faults;
 mod model;
