@@ -99,7 +99,7 @@ impl Shared {
         }
         let id = SessionId::from_random(self.env.random());
         let epoch = volume.open_session(id, &origin.peer, &open_files, pusher)?;
-        self.catalog.add_session(id, volume.clone());
+        self.catalog.add_session(id, &volume)?;
         let synced = volume.clone();
         // The epoch fences older sessions: it must never be given twice.
         self.blocking("opening a session", move || synced.sync())

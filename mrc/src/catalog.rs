@@ -138,6 +138,7 @@ impl Catalog {
         maps.by_name.remove(name);
         maps.by_id.remove(&volume.id());
         maps.sessions.retain(|_, of| of.id() != volume.id());
+        volume.retire();
         maps.deleting.insert(name.to_owned(), volume);
         Ok(())
     }
@@ -194,8 +195,15 @@ impl Catalog {
         })
     }
 
-    pub fn add_session(&self, id: SessionId, volume: Arc<Volume>) {
-        self.maps.write().sessions.insert(id, volume);
+    /// Enters a new session, unless its volume was deleted meanwhile.
+    pub fn add_session(&self, id: SessionId, volume: &Arc<Volume>) -> Result<()> {
+        let mut maps = self.maps.write();
+        if !maps.by_id.contains_key(&volume.id()) {
+            let context = format!("volume {}", volume.record.name);
+            return Err(Error::new(Code::NotFound, context));
+        }
+        maps.sessions.insert(id, volume.clone());
+        Ok(())
     }
 
     pub fn remove_session(&self, id: SessionId) {

@@ -190,18 +190,21 @@ impl Sessions {
         Ok(session.epoch)
     }
 
-    /// What is known of a changing request: nothing, or its kept reply.
+    /// What is known of a changing request of a session: nothing, or its kept reply. Number 0 is
+    /// never known.
     pub fn kept(&mut self, id: SessionId, sequence: u64) -> Result<Option<Kept>> {
         let session = self
             .sessions
             .get(&id)
             .ok_or_else(|| expired(id, "it does not exist any more"))?;
-        if let Some(kept) = session.kept.get(&sequence) {
-            return Ok(Some(kept.clone()));
-        }
-        if sequence <= session.answered {
-            let context = format!("request {sequence} was answered and forgotten");
-            return Err(Error::new(Code::Protocol, context));
+        if sequence > 0 {
+            if let Some(kept) = session.kept.get(&sequence) {
+                return Ok(Some(kept.clone()));
+            }
+            if sequence <= session.answered {
+                let context = format!("request {sequence} was answered and forgotten");
+                return Err(Error::new(Code::Protocol, context));
+            }
         }
         if session.kept.len() >= KEPT_MAX {
             let context = format!("{KEPT_MAX} replies wait to be acknowledged");
@@ -293,6 +296,13 @@ impl Sessions {
         for ino in session.open.into_keys() {
             self.drop_holder(ino);
         }
+    }
+
+    /// Forgets every session.
+    pub fn clear(&mut self) {
+        self.sessions.clear();
+        self.holders.clear();
+        self.unresumed.clear();
     }
 
     /// The sessions whose time ran out.

@@ -1,12 +1,12 @@
 //! The pure step: one namespace operation as a function of a view of the volume, who asks, and
 //! the time. No I/O, no clock, no randomness: the same arguments give the same reply and changes.
 //!
-//! - [`transaction`](self::transaction) — what a step has read and changed so far;
-//! - [`permission`](self::permission) — who may do what;
-//! - [`namespace`](self::namespace), [`rename`](self::rename) — names;
-//! - [`attributes`](self::attributes), [`xattrs`](self::xattrs) — what inodes carry;
-//! - [`files`](self::files) — opening, truncating, updating and reclaiming regular files;
-//! - [`listing`](self::listing) — pages of directories and of the volume.
+//! - [`transaction`] — what a step has read and changed so far;
+//! - [`permission`] — who may do what;
+//! - [`namespace`], [`rename`] — names;
+//! - [`attributes`], [`xattrs`] — what inodes carry;
+//! - [`files`] — opening, truncating, updating and reclaiming regular files;
+//! - [`listing`] — pages of directories and of the volume.
 
 mod attributes;
 mod files;

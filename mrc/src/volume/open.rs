@@ -1,0 +1,179 @@
+//! Making, opening and closing a volume's database.
+//!
+//! Numbers of inodes and contents must never be used twice, also not after a loss of power that
+//! made the volume forget that it handed some out: OSDs may know them. So a database that was not
+//! closed in order goes on far behind the last number that it remembers.
+
+use std::collections::BTreeMap;
+use std::ops::Bound;
+use std::path::Path;
+use std::sync::atomic::AtomicBool;
+use std::time::Duration;
+
+use babu_kv::{Batch, Database, Durability};
+use parking_lot::Mutex;
+use xtfs_protocol::ids::ROOT_INO;
+use xtfs_protocol::time::Time;
+use xtfs_protocol::{Code, Error, Result};
+
+use super::{Times, Volume};
+use crate::database::{DatabaseView, Tables};
+use crate::error::database;
+use crate::inode::{Body, Directory, Inode};
+use crate::keys::{self, Table};
+use crate::lease::Leases;
+use crate::records::{Counters, SessionRecord, Usage, VolumeRecord};
+use crate::session::Sessions;
+use crate::step;
+use crate::view::View;
+
+/// Numbers that are passed over when the database was not closed in order: more than can have
+/// been handed out since it was last made durable.
+const NUMBERS_SKIPPED: u64 = 1 << 32;
+
+/// The root directory of a new volume.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Root {
+    pub uid: u32,
+    pub gid: u32,
+    pub mode: u16,
+    pub time: Time,
+}
+
+impl Volume {
+    /// Makes the database of a new volume, durably.
+    pub fn create(
+        dir: &Path,
+        options: babu_kv::Options,
+        record: VolumeRecord,
+        root: Root,
+        times: Times,
+    ) -> Result<Self> {
+        let opened = Database::open(dir, options).map_err(database)?;
+        let tables = Tables::open(&opened)?;
+        let inode = Inode {
+            ino: ROOT_INO,
+            mode: root.mode & 0o7777,
+            nlink: 2,
+            uid: root.uid,
+            gid: root.gid,
+            rdev: 0,
+            size: 0,
+            allocated: 0,
+            atime: root.time,
+            mtime: root.time,
+            ctime: root.time,
+            btime: root.time,
+            data_version: 0,
+            xattr_names: 0,
+            body: Body::Directory(Directory {
+                parent: ROOT_INO,
+                run_next: 0,
+                run_end: 0,
+                run_length: 0,
+            }),
+        };
+        let counters = Counters {
+            next_number: ROOT_INO + 1,
+            next_deleted: 1,
+            session_epoch: 0,
+            closed: true,
+        };
+        let usage = Usage {
+            bytes: 0,
+            inodes: 1,
+        };
+        let mut batch = Batch::new();
+        let root_key = keys::number(ROOT_INO);
+        batch.put(tables.index(Table::Inodes)?, &root_key, &inode.encode());
+        batch.put(
+            tables.index(Table::Usage)?,
+            keys::USAGE_VOLUME,
+            &usage.encode(),
+        );
+        let settings = tables.index(Table::Settings)?;
+        batch.put(settings, keys::SETTING_COUNTERS, &counters.encode());
+        batch.put(settings, keys::SETTING_VOLUME, &record.encode());
+        opened.write(batch, Durability::Synced).map_err(database)?;
+        Self::prepare(opened, tables, times)
+    }
+
+    /// Opens the database of a volume.
+    pub fn open(dir: &Path, options: babu_kv::Options, times: Times) -> Result<Self> {
+        let opened = Database::open(dir, options).map_err(database)?;
+        let tables = Tables::open(&opened)?;
+        Self::prepare(opened, tables, times)
+    }
+
+    fn prepare(opened: Database, tables: Tables, times: Times) -> Result<Self> {
+        let view = DatabaseView {
+            snapshot: opened.snapshot(),
+            tables: &tables,
+        };
+        let record = view
+            .get(Table::Settings, keys::SETTING_VOLUME)?
+            .ok_or_else(|| Error::new(Code::Corrupt, "the volume has no settings"))?;
+        let record = VolumeRecord::decode(&record)?;
+        let mut counters = step::counters(&view)?;
+        let sessions = restore_sessions(&view, times.session)?;
+        drop(view);
+        let number_floor = if counters.closed {
+            0
+        } else {
+            counters.next_number = counters.next_number.saturating_add(NUMBERS_SKIPPED);
+            counters.next_number
+        };
+        counters.closed = false;
+        let volume = Self {
+            record,
+            database: opened,
+            tables,
+            number_floor,
+            writer: Mutex::new(()),
+            sessions: Mutex::new(sessions),
+            leases: Leases::new(times.lease),
+            sweep_due: AtomicBool::new(true),
+        };
+        volume.write_counters(&counters, Durability::Synced)?;
+        Ok(volume)
+    }
+
+    fn write_counters(&self, counters: &Counters, durability: Durability) -> Result<()> {
+        let mut batch = Batch::new();
+        let settings = self.tables.index(Table::Settings)?;
+        batch.put(settings, keys::SETTING_COUNTERS, &counters.encode());
+        self.database.write(batch, durability).map_err(database)?;
+        Ok(())
+    }
+
+    /// Closes the database in order; every later access fails. May wait for the disk.
+    pub fn close(&self) -> Result<()> {
+        {
+            let _writer = self.writer.lock();
+            let mut counters = step::counters(&self.view())?;
+            counters.closed = true;
+            self.write_counters(&counters, Durability::Buffered)?;
+        }
+        self.database.clone().close().map_err(database)
+    }
+}
+
+fn restore_sessions(view: &dyn View, duration: Duration) -> Result<Sessions> {
+    let mut records = BTreeMap::new();
+    let mut kept = Vec::new();
+    view.scan(
+        Table::Sessions,
+        Bound::Unbounded,
+        Bound::Unbounded,
+        &mut |key, value| {
+            match keys::split_session(key)? {
+                (id, None) => {
+                    records.insert(id, SessionRecord::decode(value)?);
+                }
+                (id, Some(sequence)) => kept.push((id, sequence)),
+            }
+            Ok(true)
+        },
+    )?;
+    Ok(Sessions::restored(duration, records, kept))
+}

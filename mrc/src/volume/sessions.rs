@@ -1,0 +1,117 @@
+//! Sessions of a volume: each change of one is a batch of its own under the writer.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use babu_kv::{Batch, Durability};
+use tokio::time::Instant;
+use xtfs_protocol::Result;
+use xtfs_protocol::ids::{Ino, SessionId};
+use xtfs_protocol::transport::{Peer, Pusher};
+
+use super::Volume;
+use crate::error::database;
+use crate::keys::{self, Table};
+use crate::records::SessionRecord;
+use crate::session::owner;
+use crate::step;
+
+impl Volume {
+    /// A call of a session arrived. Returns the session's epoch.
+    pub fn touch(
+        &self,
+        session: SessionId,
+        peer: &Peer,
+        pusher: Option<&Arc<dyn Pusher>>,
+    ) -> Result<u64> {
+        self.sessions.lock().touch(session, peer, pusher)
+    }
+
+    /// Opens a session under a fresh identity, for a client that may have files open from an
+    /// earlier one. It is not durable yet. Returns its epoch.
+    pub fn open_session(
+        &self,
+        id: SessionId,
+        peer: &Peer,
+        open_files: &[Ino],
+        pusher: Option<Arc<dyn Pusher>>,
+    ) -> Result<u64> {
+        let _writer = self.writer.lock();
+        self.sessions.lock().check_room(open_files)?;
+        let mut counters = step::counters(&self.view())?;
+        counters.session_epoch += 1;
+        let record = SessionRecord {
+            epoch: counters.session_epoch,
+            owner: owner(peer),
+        };
+        let mut batch = Batch::new();
+        let settings = self.tables.index(Table::Settings)?;
+        batch.put(settings, keys::SETTING_COUNTERS, &counters.encode());
+        let index = self.tables.index(Table::Sessions)?;
+        batch.put(index, &id.0, &record.encode());
+        self.database
+            .write(batch, Durability::Buffered)
+            .map_err(database)?;
+        let mut sessions = self.sessions.lock();
+        sessions.add(id, record);
+        sessions.resume(id, peer, open_files, pusher)
+    }
+
+    /// Goes on with a session. Returns its epoch.
+    pub fn resume_session(
+        &self,
+        id: SessionId,
+        peer: &Peer,
+        open_files: &[Ino],
+        pusher: Option<Arc<dyn Pusher>>,
+    ) -> Result<u64> {
+        let _writer = self.writer.lock();
+        let epoch = self.sessions.lock().resume(id, peer, open_files, pusher)?;
+        self.sweep_due.store(true, Ordering::Relaxed);
+        Ok(epoch)
+    }
+
+    /// Ends a session: it, its kept replies and its open files are forgotten.
+    pub fn end_session(&self, id: SessionId) -> Result<()> {
+        let _writer = self.writer.lock();
+        let mut batch = Batch::new();
+        let index = self.tables.index(Table::Sessions)?;
+        let end = keys::after_prefix(&id.0);
+        batch.delete(index, &id.0);
+        match end {
+            Some(end) => batch.delete_range(index, &id.0, &end),
+            None => batch.delete_range(index, &id.0, &[u8::MAX; 25]),
+        }
+        self.database
+            .write(batch, Durability::Buffered)
+            .map_err(database)?;
+        self.sessions.lock().remove(id);
+        self.sweep_due.store(true, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Forgets every session at once, because the volume goes away: when it returns, no change
+    /// is under way and none will be made.
+    pub fn retire(&self) {
+        let _writer = self.writer.lock();
+        self.sessions.lock().clear();
+    }
+
+    /// Every session that the volume has.
+    pub fn session_ids(&self) -> Vec<SessionId> {
+        self.sessions.lock().ids()
+    }
+
+    /// The sessions whose time ran out.
+    pub fn overdue_sessions(&self) -> Vec<SessionId> {
+        self.sessions.lock().overdue(Instant::now())
+    }
+
+    pub fn next_session_deadline(&self) -> Option<Instant> {
+        self.sessions.lock().next_deadline()
+    }
+
+    pub fn pusher(&self, session: SessionId) -> Option<Arc<dyn Pusher>> {
+        self.sessions.lock().pusher(session)
+    }
+}
