@@ -174,7 +174,8 @@ impl Catalog {
             fs.remove(&path)
                 .map_err(|error| error::file(&path, &error))?;
         }
-        fs.sync_dir(&folder).map_err(failed)
+        fs.remove_dir(&folder).map_err(failed)?;
+        fs.sync_dir(&self.dir).map_err(failed)
     }
 
     pub fn by_name(&self, name: &str) -> Result<Arc<Volume>> {

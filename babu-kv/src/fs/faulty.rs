@@ -201,6 +201,11 @@ impl Fs for FaultyFs {
         self.inner.create_dir_all(dir)
     }
 
+    fn remove_dir(&self, dir: &Path) -> io::Result<()> {
+        step(&self.plan, true)?;
+        self.inner.remove_dir(dir)
+    }
+
     fn lock(&self, path: &Path) -> io::Result<Box<dyn Lock>> {
         step(&self.plan, false)?;
         self.inner.lock(path)

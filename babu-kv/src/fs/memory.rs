@@ -428,6 +428,14 @@ impl Fs for MemoryFs {
         Ok(())
     }
 
+    fn remove_dir(&self, dir: &Path) -> io::Result<()> {
+        if !self.list(dir)?.is_empty() {
+            return Err(ErrorKind::DirectoryNotEmpty.into());
+        }
+        self.shared.lock().dirs.remove(dir);
+        Ok(())
+    }
+
     fn lock(&self, path: &Path) -> io::Result<Box<dyn Lock>> {
         self.open(path, Open::Write)
             .or_else(|_| self.open(path, Open::Create))?;

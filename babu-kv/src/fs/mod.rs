@@ -102,6 +102,8 @@ pub trait Fs: Send + Sync + fmt::Debug {
     fn sync_dir(&self, dir: &Path) -> io::Result<()>;
     /// Creates a folder and its missing parents; no error when it exists.
     fn create_dir_all(&self, dir: &Path) -> io::Result<()>;
+    /// Removes an empty folder.
+    fn remove_dir(&self, dir: &Path) -> io::Result<()>;
     /// Takes the lock file `path` (created when missing) exclusively, across processes and within
     /// this one; `WouldBlock` when held.
     fn lock(&self, path: &Path) -> io::Result<Box<dyn Lock>>;

@@ -116,6 +116,10 @@ impl Fs for RealFs {
         fs::create_dir_all(dir)
     }
 
+    fn remove_dir(&self, dir: &Path) -> io::Result<()> {
+        fs::remove_dir(dir)
+    }
+
     fn lock(&self, path: &Path) -> io::Result<Box<dyn Lock>> {
         let file = fs::OpenOptions::new()
             .read(true)

@@ -1,8 +1,9 @@
 //! Content that lost its file goes from the OSDs, whatever fails in between.
 
+use std::path::Path;
 use std::time::Duration;
 
-use babu_kv::fs::MemoryFs;
+use babu_kv::fs::{Fs, MemoryFs};
 use xtfs_layout::Layout;
 use xtfs_protocol::Code;
 use xtfs_protocol::meta::{MetaOp, MetaReply, Opened};
@@ -118,6 +119,8 @@ async fn a_deleted_volume_takes_its_content_along_even_over_a_restart() {
     while ask(&mrc, create.clone()).await.is_err() {
         tokio::time::sleep(Duration::from_secs(1)).await;
     }
+    let folders = fs.list(Path::new("/mrc/volumes")).unwrap();
+    assert_eq!(folders.len(), 1, "only the new volume has a folder");
     mrc.shutdown().await.unwrap();
 }
 
