@@ -123,7 +123,9 @@ impl Replay<'_> {
         limit: u64,
         progress: &mut Progress,
     ) -> Result<Option<Stop>> {
-        if bytes.is_empty() {
+        // A segment without a whole header never took a batch: its creation failed or was cut short. Were batches missing, the
+        // numbers in the next segment would show it.
+        if bytes.len() < SEGMENT_HEADER_BYTES {
             return Ok(None);
         }
         if !format::segment_header_checks(bytes, segment) {
