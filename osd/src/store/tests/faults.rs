@@ -146,3 +146,10 @@ fn a_step_that_fails_changes_nothing_that_can_be_seen() {
         (&[2; 10][..], &noise(1, 5000)[10..])
     );
 }
+
+#[test]
+fn a_disk_that_fails_for_a_while_loses_nothing_acknowledged() {
+    for at in 0..run_with_fault(u64::MAX, 1) {
+        run_with_fault(at, 5);
+    }
+}
