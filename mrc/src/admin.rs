@@ -19,7 +19,7 @@ impl Shared {
         op: MetaOp,
     ) -> Result<MetaReply> {
         if matches!(op, MetaOp::ListVolumes) {
-            let volumes = self.catalog.active();
+            let volumes = self.catalog.all()?;
             let infos = volumes.iter().map(|volume| volume.info());
             return infos.collect::<Result<_>>().map(MetaReply::Volumes);
         }

@@ -32,6 +32,8 @@ struct Maps {
     by_id: BTreeMap<VolumeId, Arc<Volume>>,
     sessions: BTreeMap<SessionId, Arc<Volume>>,
     deleting: BTreeMap<String, Arc<Volume>>,
+    /// Volumes that could not be opened, with the reason. The others are served.
+    broken: BTreeMap<String, Error>,
 }
 
 /// What a new volume is to be.
@@ -43,7 +45,8 @@ pub(crate) struct NewVolume {
 }
 
 impl Catalog {
-    /// Opens every volume of the directory, and ends removals that a restart interrupted.
+    /// Opens every volume of the directory, and ends removals that a restart interrupted. A
+    /// volume that cannot be opened does not keep the others from being served.
     pub fn open(
         dir: &Path,
         options: babu_kv::Options,
@@ -63,16 +66,15 @@ impl Catalog {
                 directory.set_volume(&name, None)?;
                 continue;
             }
-            let opened = Volume::open(
-                &catalog.folder(entry.id),
-                catalog.options.clone(),
-                catalog.times,
-            );
-            let volume = opened.map_err(|error| error.within(format_args!("volume {name}")))?;
-            if volume.id() != entry.id {
-                let context = format!("volume {name}: the folder holds volume {}", volume.id());
-                return Err(Error::new(Code::Corrupt, context));
-            }
+            let volume = match catalog.open_volume(entry.id) {
+                Ok(volume) => volume,
+                Err(error) => {
+                    let error = error.within(format_args!("volume {name}"));
+                    tracing::error!(%error, "volume is not served");
+                    catalog.maps.write().broken.insert(name, error);
+                    continue;
+                }
+            };
             let volume = Arc::new(volume);
             let mut maps = catalog.maps.write();
             if entry.state == VolumeState::Deleting {
@@ -88,6 +90,15 @@ impl Catalog {
         Ok(catalog)
     }
 
+    fn open_volume(&self, id: VolumeId) -> Result<Volume> {
+        let volume = Volume::open(&self.folder(id), self.options.clone(), self.times)?;
+        if volume.id() != id {
+            let context = format!("the folder holds volume {}", volume.id());
+            return Err(Error::new(Code::Corrupt, context));
+        }
+        Ok(volume)
+    }
+
     fn folder(&self, id: VolumeId) -> PathBuf {
         self.dir.join(id.to_string())
     }
@@ -101,7 +112,9 @@ impl Catalog {
         let _administration = self.administration.lock();
         let taken = {
             let maps = self.maps.read();
-            maps.by_name.contains_key(&new.name) || maps.deleting.contains_key(&new.name)
+            maps.by_name.contains_key(&new.name)
+                || maps.deleting.contains_key(&new.name)
+                || maps.broken.contains_key(&new.name)
         };
         if taken {
             return Err(Error::new(Code::Exists, format!("volume {}", new.name)));
@@ -179,8 +192,12 @@ impl Catalog {
     }
 
     pub fn by_name(&self, name: &str) -> Result<Arc<Volume>> {
-        let found = self.maps.read().by_name.get(name).cloned();
-        found.ok_or_else(|| Error::new(Code::NotFound, format!("volume {name}")))
+        let maps = self.maps.read();
+        if let Some(volume) = maps.by_name.get(name) {
+            return Ok(volume.clone());
+        }
+        let missing = || Error::new(Code::NotFound, format!("volume {name}"));
+        Err(maps.broken.get(name).cloned().unwrap_or_else(missing))
     }
 
     pub fn by_id(&self, id: VolumeId) -> Result<Arc<Volume>> {
@@ -209,6 +226,15 @@ impl Catalog {
 
     pub fn remove_session(&self, id: SessionId) {
         self.maps.write().sessions.remove(&id);
+    }
+
+    /// The volumes in use, by name, or why one of them is not: whoever compares objects with
+    /// files must not take those of a volume that is not served for orphans.
+    pub fn all(&self) -> Result<Vec<Arc<Volume>>> {
+        match self.maps.read().broken.values().next() {
+            Some(error) => Err(error.clone()),
+            None => Ok(self.active()),
+        }
     }
 
     /// The volumes in use, by name.

@@ -4,12 +4,11 @@ use std::path::Path;
 use std::time::Duration;
 
 use babu_kv::fs::{Fs, MemoryFs};
-use xtfs_layout::Layout;
 use xtfs_protocol::Code;
 use xtfs_protocol::meta::{MetaOp, MetaReply, Opened};
 
 use crate::osds::Osds;
-use crate::support::{Client, ask, error, open, with_volume};
+use crate::support::{Client, ask, create_volume, error, open, with_volume};
 
 /// A file that was written, closed and unlinked.
 async fn unlinked(client: &Client, name: &str) -> Opened {
@@ -109,14 +108,7 @@ async fn a_deleted_volume_takes_its_content_along_even_over_a_restart() {
             .await;
     }
     // Its name is free again when all of it is gone.
-    let create = MetaOp::CreateVolume {
-        name: "home".into(),
-        layout: Layout::striped(1),
-        uid: 0,
-        gid: 0,
-        mode: 0o755,
-    };
-    while ask(&mrc, create.clone()).await.is_err() {
+    while ask(&mrc, create_volume("home")).await.is_err() {
         tokio::time::sleep(Duration::from_secs(1)).await;
     }
     let folders = fs.list(Path::new("/mrc/volumes")).unwrap();

@@ -6,3 +6,4 @@ mod osds;
 mod service;
 mod sessions;
 mod support;
+mod trouble;

@@ -1,7 +1,8 @@
 //! Files, volumes, sessions and services.
 
 use crate::support::{
-    Client, MRC, ask, directory, entry, error, heartbeat, host, open, osd, with_volume,
+    Client, MRC, ask, create_volume, directory, entry, error, heartbeat, host, open, osd,
+    with_volume,
 };
 use babu_kv::fs::MemoryFs;
 use xtfs_protocol::directory::{DirectoryOp, DirectoryReply, ServiceState};
@@ -193,17 +194,19 @@ async fn the_directory_lists_the_mrc_and_knows_no_strangers() {
 #[tokio::test(start_paused = true)]
 async fn volumes_need_a_good_name_that_is_free() {
     let mrc = with_volume(&MemoryFs::new()).await;
-    let create = |name: &str| MetaOp::CreateVolume {
-        name: name.into(),
-        layout: xtfs_layout::Layout::striped(1),
-        uid: 0,
-        gid: 0,
-        mode: 0o755,
-    };
-    assert_eq!(error(ask(&mrc, create("home")).await).code, Code::Exists);
-    assert_eq!(error(ask(&mrc, create("a/b")).await).code, Code::Invalid);
-    assert_eq!(error(ask(&mrc, create("")).await).code, Code::Invalid);
-    ask(&mrc, create("other")).await.unwrap();
+    assert_eq!(
+        error(ask(&mrc, create_volume("home")).await).code,
+        Code::Exists
+    );
+    assert_eq!(
+        error(ask(&mrc, create_volume("a/b")).await).code,
+        Code::Invalid
+    );
+    assert_eq!(
+        error(ask(&mrc, create_volume("")).await).code,
+        Code::Invalid
+    );
+    ask(&mrc, create_volume("other")).await.unwrap();
     let MetaReply::Volumes(volumes) = ask(&mrc, MetaOp::ListVolumes).await.unwrap() else {
         panic!("no volumes");
     };

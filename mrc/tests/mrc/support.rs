@@ -39,15 +39,19 @@ pub async fn with_volume(fs: &MemoryFs) -> Arc<Mrc> {
     for number in 1..=3 {
         heartbeat(&mrc, number, 1).await.unwrap();
     }
-    let op = MetaOp::CreateVolume {
-        name: "home".into(),
+    ask(&mrc, create_volume("home")).await.unwrap();
+    mrc
+}
+
+/// A volume whose files lie on two OSDs.
+pub fn create_volume(name: &str) -> MetaOp {
+    MetaOp::CreateVolume {
+        name: name.into(),
         layout: Layout::striped(2),
         uid: 0,
         gid: 0,
         mode: 0o755,
-    };
-    ask(&mrc, op).await.unwrap();
-    mrc
+    }
 }
 
 pub async fn directory(mrc: &Mrc, peer: Peer, op: DirectoryOp) -> Result<DirectoryReply> {
