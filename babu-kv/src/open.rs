@@ -41,11 +41,13 @@ pub(crate) fn open(dir: &Path, options: Options) -> Result<Core> {
         cache,
         removals_failed: AtomicU64::new(0),
     });
+    // Small beside the tables that it lists.
+    let rewrite_bytes = options.table_bytes as u64 / 16;
     let current = dir.join(manifest_format::CURRENT);
     if !tables.fs.exists(&current).at("look up", &current)? {
         create(&tables)?;
     }
-    let (manifest, version, mut next_file) = Manifest::open(&tables)?;
+    let (manifest, version, mut next_file) = Manifest::open(&tables, rewrite_bytes)?;
     let files = Files::list(&tables)?;
     next_file = next_file.max(files.next());
     files.check(&tables, &version)?;

@@ -90,7 +90,7 @@ fn read_all(database: &Database) -> Result<Maps, Error> {
     Ok(maps)
 }
 
-/// Either ends at the first error, or tries once more what failed.
+/// Either ends at the first error, or tries again what failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum OnError {
     Stop,
@@ -101,10 +101,13 @@ fn attempt<T>(
     on_error: OnError,
     mut call: impl FnMut(u32) -> Result<T, Error>,
 ) -> Result<T, Error> {
-    match call(0) {
-        Err(_) if on_error == OnError::Retry => call(1),
-        result => result,
+    let mut result = call(0);
+    for n in 1..4 {
+        if result.is_err() && on_error == OnError::Retry {
+            result = call(n);
+        }
     }
+    result
 }
 
 /// Writes with all the machinery: synced and buffered batches, flush, compaction, checkpoint,
@@ -216,21 +219,26 @@ fn after_a_crash_at_any_call_a_prefix_with_all_acknowledged_batches_is_there() {
 }
 
 #[test]
-fn after_any_one_failed_call_everything_works_when_tried_again() {
-    for kind in [ErrorKind::Other, ErrorKind::StorageFull] {
+fn after_any_one_to_three_failed_calls_everything_works_when_tried_again() {
+    let kinds = [ErrorKind::Other, ErrorKind::StorageFull];
+    for (kind, count) in kinds
+        .into_iter()
+        .flat_map(|kind| (1..4).map(move |count| (kind, count)))
+    {
         for at in 0..changes_in_scenario() {
+            let what = format!("{count} times {kind:?} at call {at}");
             let memory = MemoryFs::new();
             let faulty = FaultyFs::new(Arc::new(memory.clone()));
             faulty.arm(Some(Fault {
                 at,
-                count: 1,
+                count,
                 kind,
                 changes_only: true,
             }));
             let mut applied = Vec::new();
             let fs: Arc<dyn Fs> = Arc::new(faulty);
             if let Err(error) = scenario(&fs, OnError::Retry, &mut applied) {
-                panic!("{kind:?} at call {at}: {error}");
+                panic!("{what}: {error}");
             }
             assert_eq!(applied.len(), 42);
             for crash in Crash::ALL {
@@ -243,10 +251,73 @@ fn after_any_one_failed_call_everything_works_when_tried_again() {
                     &memory.crash(crash),
                     needed,
                     42,
-                    &format!("{kind:?} at call {at}, {crash:?}"),
+                    &format!("{what}, {crash:?}"),
                 );
             }
         }
+    }
+}
+
+#[test]
+fn a_write_that_failed_does_not_come_back_after_a_restart() {
+    let memory = MemoryFs::new();
+    let faulty = FaultyFs::new(Arc::new(memory.clone()));
+    let options = Options::simulated(Arc::new(faulty.clone()));
+    let database = Database::open(Path::new(DIR), options.clone()).unwrap();
+    let index = database.index("index").unwrap();
+    let put = |key: &[u8]| {
+        let mut batch = Batch::new();
+        batch.put(&index, key, b"value");
+        database.write(batch, Durability::Synced)
+    };
+    put(b"before").unwrap();
+    // The write of the record, and the truncation that would take it back.
+    faulty.arm(Some(Fault {
+        at: 0,
+        count: 2,
+        kind: ErrorKind::Other,
+        changes_only: true,
+    }));
+    faulty.leave_whole_writes();
+    put(b"failed").unwrap_err();
+    faulty.arm(None);
+    put(b"after").unwrap();
+    for image in [memory.crash(Crash::Kept), memory.crash(Crash::Lost)] {
+        let database = Database::open(Path::new(DIR), Options::simulated(Arc::new(image))).unwrap();
+        let keys: Vec<_> = database
+            .prefix(&index, b"")
+            .map(|e| e.unwrap().0.to_vec())
+            .collect();
+        assert_eq!(keys, [b"after".to_vec(), b"before".to_vec()]);
+    }
+}
+
+#[test]
+fn a_log_segment_that_is_missing_in_the_middle_gives_an_error() {
+    let memory = MemoryFs::new();
+    let fs: Arc<dyn Fs> = Arc::new(memory.clone());
+    let database = Database::open(Path::new(DIR), Options::simulated(fs)).unwrap();
+    let index = database.index("index").unwrap();
+    for n in 0..4u8 {
+        let mut batch = Batch::new();
+        batch.put(&index, &[n], b"value");
+        database.write(batch, Durability::Synced).unwrap();
+        // Each checkpoint closes a segment.
+        database
+            .checkpoint(Path::new(&format!("/copy{n}")))
+            .unwrap();
+    }
+    database.close().unwrap();
+    for number in 1..=4 {
+        let image = memory.crash(Crash::Kept);
+        image
+            .remove(&Path::new(DIR).join(format!("{number:06}.log")))
+            .unwrap();
+        let result = Database::open(Path::new(DIR), Options::simulated(Arc::new(image)));
+        assert!(
+            matches!(result, Err(Error::Corrupt { .. })),
+            "segment {number}: {result:?}"
+        );
     }
 }
 

@@ -27,6 +27,7 @@ struct Plan {
     changes: u64,
     fault: Option<Fault>,
     after_sync: Option<Hook>,
+    whole_writes: bool,
 }
 
 impl fmt::Debug for Plan {
@@ -100,6 +101,12 @@ impl FaultyFs {
         self.plan.lock().after_sync = Some(Arc::new(hook));
     }
 
+    /// Failed writes leave all of their bytes behind instead of the first half, until the next
+    /// [`FaultyFs::arm`].
+    pub fn leave_whole_writes(&self) {
+        self.plan.lock().whole_writes = true;
+    }
+
     /// Calls since the last [`FaultyFs::arm`].
     pub fn calls(&self) -> u64 {
         self.plan.lock().calls
@@ -119,8 +126,10 @@ impl File for FaultyFile {
 
     fn write_at(&self, data: &[u8], offset: u64) -> io::Result<()> {
         if let Err(e) = step(&self.plan, true) {
-            // A failed write leaves a part behind, as a full disk does.
-            self.inner.write_at(&data[..data.len() / 2], offset)?;
+            // A failed write leaves something behind, as a full disk does.
+            let whole = self.plan.lock().whole_writes;
+            let left = if whole { data.len() } else { data.len() / 2 };
+            self.inner.write_at(&data[..left], offset)?;
             return Err(e);
         }
         self.inner.write_at(data, offset)

@@ -20,9 +20,6 @@ use std::{
 };
 use version::Version;
 
-/// A manifest is rewritten when it is longer than this and than four times its first record.
-const REWRITE_BYTES: u64 = 1 << 20;
-
 /// The open manifest of a database.
 pub(crate) struct Manifest {
     number: u64,
@@ -33,6 +30,8 @@ pub(crate) struct Manifest {
     /// An append failed in a way that leaves open what is on disk: the next edit goes to a new
     /// file.
     broken: bool,
+    /// It is rewritten when it is longer than this and than four times its first record.
+    rewrite_bytes: u64,
     pub(crate) indices: BTreeMap<String, u32>,
 }
 
@@ -86,12 +85,16 @@ impl Manifest {
             length,
             first_record_bytes: length,
             broken: false,
+            rewrite_bytes: u64::MAX,
             indices,
         })
     }
 
     /// Reads the current manifest and cuts a torn last record. Also gives the next file number.
-    pub(crate) fn open(tables: &Arc<Tables>) -> Result<(Manifest, Version, u64)> {
+    pub(crate) fn open(
+        tables: &Arc<Tables>,
+        rewrite_bytes: u64,
+    ) -> Result<(Manifest, Version, u64)> {
         let current = tables.dir.join(format::CURRENT);
         let number = format::decode_current(&read_file(&*tables.fs, &current)?);
         let number =
@@ -138,6 +141,7 @@ impl Manifest {
             length: at as u64,
             first_record_bytes,
             broken: false,
+            rewrite_bytes,
             indices,
         };
         Ok((manifest, version, next_file))
@@ -169,7 +173,7 @@ impl Manifest {
         edit.next_file = Some(next_file.load(Relaxed));
         let mut indices = self.indices.clone();
         indices.extend(edit.indices.iter().map(|(id, name)| (name.clone(), *id)));
-        if self.broken || self.length > REWRITE_BYTES.max(self.first_record_bytes * 4) {
+        if self.broken || self.length > self.rewrite_bytes.max(self.first_record_bytes * 4) {
             // The number of the manifest comes from the same counter as those of tables.
             let number = next_file.fetch_add(1, Relaxed);
             edit = Edit {
@@ -178,7 +182,9 @@ impl Manifest {
             };
             let old = self.path.clone();
             self.broken = true;
+            let rewrite_bytes = self.rewrite_bytes;
             *self = Manifest::create(&*tables.fs, &tables.dir, number, edit, indices)?;
+            self.rewrite_bytes = rewrite_bytes;
             // What cannot be removed now is removed at the next open.
             let _ = tables.fs.remove(&old);
         } else {
