@@ -100,3 +100,43 @@ impl View for DatabaseView<'_> {
         Ok(values)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+    use std::sync::Arc;
+
+    use babu_kv::fs::MemoryFs;
+    use babu_kv::{Durability, Options};
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(32))]
+
+        #[test]
+        fn ascending_keys_are_found_over_neighbours_and_gaps(
+            stored in prop::collection::btree_set(0u64..2000, 0..400),
+            wanted in prop::collection::btree_set(0u64..2000, 0..200),
+        ) {
+            let options = Options::simulated(Arc::new(MemoryFs::new()));
+            let database = Database::open(Path::new("/db"), options).unwrap();
+            let tables = Tables::open(&database).unwrap();
+            let index = tables.index(Table::Inodes).unwrap();
+            let mut batch = Batch::new();
+            for number in &stored {
+                batch.put(index, &number.to_be_bytes(), &number.to_le_bytes());
+            }
+            database.write(batch, Durability::Buffered).unwrap();
+            let view = DatabaseView { snapshot: database.snapshot(), tables: &tables };
+            let keys: Vec<_> = wanted.iter().map(|number| number.to_be_bytes()).collect();
+            let found = view.get_ascending(Table::Inodes, &keys).unwrap();
+            let expected: Vec<_> = wanted
+                .iter()
+                .map(|number| stored.contains(number).then(|| number.to_le_bytes().to_vec()))
+                .collect();
+            prop_assert_eq!(found, expected);
+        }
+    }
+}

@@ -15,7 +15,7 @@ mod namespace;
 mod permission;
 mod rename;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 mod transaction;
 mod xattrs;
 

@@ -9,6 +9,8 @@
 mod open;
 mod reclaim;
 mod sessions;
+#[cfg(test)]
+mod tests;
 
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;

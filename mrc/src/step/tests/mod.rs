@@ -181,44 +181,8 @@ impl World {
         code
     }
 
-    /// Nothing drifted: usage, entries and link counts are what a count of everything gives.
     pub fn check(&self) {
-        let mut counted = Usage::default();
-        let mut children: BTreeMap<Ino, (u64, u32)> = BTreeMap::new();
-        let mut names: BTreeMap<Ino, u32> = BTreeMap::new();
-        let all = (Bound::Unbounded, Bound::Unbounded);
-        let mut dirent = |key: &[u8], value: &[u8]| {
-            let (parent, _) = keys::split(key)?;
-            let record = DirentRecord::decode(value)?;
-            let counts = children.entry(parent).or_default();
-            counts.0 += 1;
-            counts.1 += u32::from(record.kind == FileKind::Directory);
-            *names.entry(record.ino).or_default() += 1;
-            Ok(true)
-        };
-        let scanned = self.view.scan(Table::Dirents, all.0, all.1, &mut dirent);
-        scanned.unwrap();
-        let mut inode = |key: &[u8], value: &[u8]| {
-            let inode = Inode::decode(keys::ino(key)?, value)?;
-            counted.inodes += 1;
-            counted.bytes += inode.counted_bytes();
-            let linked = names.remove(&inode.ino).unwrap_or(0);
-            if inode.is_directory() {
-                let (entries, dirs) = children.remove(&inode.ino).unwrap_or_default();
-                assert_eq!(inode.size, entries, "entries of directory {}", inode.ino);
-                assert_eq!(inode.nlink, 2 + dirs, "links of directory {}", inode.ino);
-            } else {
-                assert_eq!(inode.nlink, linked, "links of inode {}", inode.ino);
-            }
-            let orphan = self.view.get(Table::Orphans, key)?.is_some();
-            assert_eq!(orphan, inode.nlink == 0, "orphan {}", inode.ino);
-            Ok(true)
-        };
-        let scanned = self.view.scan(Table::Inodes, all.0, all.1, &mut inode);
-        scanned.unwrap();
-        assert_eq!(usage(&self.view).unwrap(), counted);
-        assert!(names.is_empty(), "names without inode: {names:?}");
-        assert!(children.is_empty(), "names without directory");
+        check_volume(&self.view);
     }
 
     pub fn attr(&mut self, ino: Ino) -> Attr {
@@ -356,4 +320,44 @@ pub(super) fn rename(from: (Ino, &str), to: (Ino, &str)) -> MetaOp {
         new_name: to.1.into(),
         flags: Default::default(),
     }
+}
+
+/// Nothing drifted: usage, entries and link counts are what a count of everything gives.
+pub(crate) fn check_volume(view: &dyn View) {
+    let mut counted = Usage::default();
+    let mut children: BTreeMap<Ino, (u64, u32)> = BTreeMap::new();
+    let mut names: BTreeMap<Ino, u32> = BTreeMap::new();
+    let all = (Bound::Unbounded, Bound::Unbounded);
+    let mut dirent = |key: &[u8], value: &[u8]| {
+        let (parent, _) = keys::split(key)?;
+        let record = DirentRecord::decode(value)?;
+        let counts = children.entry(parent).or_default();
+        counts.0 += 1;
+        counts.1 += u32::from(record.kind == FileKind::Directory);
+        *names.entry(record.ino).or_default() += 1;
+        Ok(true)
+    };
+    let scanned = view.scan(Table::Dirents, all.0, all.1, &mut dirent);
+    scanned.unwrap();
+    let mut inode = |key: &[u8], value: &[u8]| {
+        let inode = Inode::decode(keys::ino(key)?, value)?;
+        counted.inodes += 1;
+        counted.bytes += inode.counted_bytes();
+        let linked = names.remove(&inode.ino).unwrap_or(0);
+        if inode.is_directory() {
+            let (entries, dirs) = children.remove(&inode.ino).unwrap_or_default();
+            assert_eq!(inode.size, entries, "entries of directory {}", inode.ino);
+            assert_eq!(inode.nlink, 2 + dirs, "links of directory {}", inode.ino);
+        } else {
+            assert_eq!(inode.nlink, linked, "links of inode {}", inode.ino);
+        }
+        let orphan = view.get(Table::Orphans, key)?.is_some();
+        assert_eq!(orphan, inode.nlink == 0, "orphan {}", inode.ino);
+        Ok(true)
+    };
+    let scanned = view.scan(Table::Inodes, all.0, all.1, &mut inode);
+    scanned.unwrap();
+    assert_eq!(usage(view).unwrap(), counted);
+    assert!(names.is_empty(), "names without inode: {names:?}");
+    assert!(children.is_empty(), "names without directory");
 }

@@ -1,0 +1,162 @@
+//! A volume on a disk that loses power.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use babu_kv::Options;
+use babu_kv::fs::{Crash, Fs, MemoryFs};
+use proptest::prelude::*;
+use xtfs_layout::Layout;
+use xtfs_protocol::ids::{ROOT_INO, ServiceId};
+use xtfs_protocol::meta::{FileUpdate, OpenMode, RenameFlags};
+use xtfs_protocol::transport::Peer;
+
+use super::*;
+use crate::step::tests::check_volume;
+
+const DIR: &str = "/volume";
+const SESSION: SessionId = SessionId([5; 16]);
+
+const TIMES: Times = Times {
+    session: Duration::from_secs(60),
+    lease: Duration::from_secs(1),
+};
+
+fn options(fs: &MemoryFs) -> Options {
+    let fs: Arc<dyn Fs> = Arc::new(fs.clone());
+    Options {
+        memtable_bytes: 64 << 10,
+        ..Options::simulated(fs)
+    }
+}
+
+fn time(secs: i64) -> Time {
+    Time { secs, nanos: 0 }
+}
+
+fn create(fs: &MemoryFs) -> Volume {
+    let record = VolumeRecord {
+        id: VolumeId([1; 16]),
+        name: "home".into(),
+        layout: Layout::striped(1),
+    };
+    let root = Root {
+        uid: 0,
+        gid: 0,
+        mode: 0o755,
+        time: time(0),
+    };
+    let volume = Volume::create(Path::new(DIR), options(fs), record, root, TIMES).unwrap();
+    let peer = Peer::Host("test".into());
+    volume.open_session(SESSION, &peer, &[], None).unwrap();
+    volume.sync().unwrap();
+    volume
+}
+
+fn operation(kind: u8, name: u8, other: u8, ino: Ino) -> MetaOp {
+    let name = vec![b'a' + name % 6];
+    let parent = ROOT_INO;
+    match kind % 8 {
+        0 | 1 => MetaOp::Create {
+            parent,
+            name,
+            mode: 0o644,
+            exclusive: false,
+            open: OpenMode {
+                read: true,
+                write: true,
+                truncate: kind % 3 == 0,
+            },
+        },
+        2 => MetaOp::Mkdir {
+            parent,
+            name,
+            mode: 0o755,
+        },
+        3 => MetaOp::Unlink { parent, name },
+        4 => MetaOp::Rmdir { parent, name },
+        5 => MetaOp::Rename {
+            parent,
+            name,
+            new_parent: parent,
+            new_name: vec![b'a' + other % 6],
+            flags: RenameFlags {
+                exchange: other % 5 == 0,
+                no_replace: false,
+            },
+        },
+        6 => MetaOp::Release { ino },
+        _ => MetaOp::Update {
+            ino,
+            update: FileUpdate {
+                size_at_least: u64::from(other) * 100,
+                truncate_epoch: 0,
+                allocated_delta: 1,
+                written_at: Some(time(i64::from(other))),
+                read_at: None,
+            },
+        },
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(24))]
+
+    #[test]
+    fn after_loss_of_power_the_counts_are_right_and_what_was_synced_is_there(
+        ops in prop::collection::vec((any::<u8>(), any::<u8>(), any::<u8>(), 2u64..12), 1..80),
+        sync_at in 0usize..80,
+    ) {
+        let fs = MemoryFs::new();
+        let volume = create(&fs);
+        let caller = Caller::root();
+        let placement = Ok(Placement {
+            layout: Layout::striped(1),
+            view: 1,
+            osds: vec![ServiceId([1; 16])],
+        });
+        let mut answered = Vec::new();
+        let mut synced = 0;
+        for (number, (kind, name, other, ino)) in ops.iter().enumerate() {
+            let op = operation(*kind, *name, *other, *ino);
+            let sequence = number as u64 + 1;
+            let change = Change { op: &op, session: SESSION, sequence, answered: 0 };
+            let parts = ContextParts {
+                caller: &caller,
+                trusted: true,
+                time: time(sequence as i64),
+                session: SESSION,
+                session_epoch: 1,
+                expires: time(0),
+                placement: &placement,
+            };
+            if let Ok(outcome) = volume.change(&change, &parts) {
+                answered.push((sequence, outcome.reply));
+            }
+            if number == sync_at {
+                volume.sync().unwrap();
+                synced = answered.len();
+            }
+        }
+        for crash in Crash::ALL {
+            let image = fs.crash(crash);
+            let after = Volume::open(Path::new(DIR), options(&image), TIMES).unwrap();
+            check_volume(&after.view());
+            // Kept replies tell which changes survived: a prefix, with all that was synced in it.
+            let survived = answered.iter().take_while(|(sequence, reply)| {
+                let key = keys::reply(SESSION, *sequence);
+                let bytes = after.view().get(Table::Sessions, &key).unwrap();
+                bytes.is_some_and(|bytes| replies::decode(&bytes).unwrap() == *reply)
+            });
+            let survived = survived.count();
+            prop_assert!(survived >= synced, "{crash:?}: {survived} of {synced} synced");
+            if crash == Crash::Kept {
+                prop_assert_eq!(survived, answered.len());
+            }
+            for (sequence, _) in &answered[survived..] {
+                let key = keys::reply(SESSION, *sequence);
+                prop_assert!(after.view().get(Table::Sessions, &key).unwrap().is_none());
+            }
+        }
+    }
+}
