@@ -9,7 +9,9 @@
 use std::fs::OpenOptions;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::path::Path;
-use std::process::{Command, ExitCode, Stdio};
+use std::process::{Child, Command, ExitCode, Stdio};
+use std::sync::mpsc;
+use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 
@@ -21,6 +23,9 @@ const FAILED: &str = "failed: ";
 
 /// Longest report that is read.
 const REPORT_BYTES_MAX: u64 = 64 << 10;
+
+/// Time for the child to get ready; it may have to replay the log of a crash.
+const REPORT_LIMIT: Duration = Duration::from_secs(300);
 
 /// Starts this command again in the background, with its stderr in `log`, and waits for its
 /// report.
@@ -39,12 +44,17 @@ pub fn spawn(log: &Path) -> Result<ExitCode> {
         .stderr(errors)
         .spawn()
         .context("background process: cannot be started")?;
-    let mut line = String::new();
-    if let Some(stdout) = child.stdout.take() {
-        BufReader::new(stdout.take(REPORT_BYTES_MAX))
-            .read_line(&mut line)
-            .context("background process: no report")?;
-    }
+    let Some(line) = await_report(&mut child) else {
+        // A process that nobody can find again must not stay.
+        child
+            .kill()
+            .context("background process: cannot be ended")?;
+        child.wait().context("background process")?;
+        bail!(
+            "background process was not ready within {REPORT_LIMIT:?} and was ended; see {}",
+            log.display()
+        );
+    };
     let line = line.trim_end();
     if line.is_empty() || line.starts_with(FAILED) {
         let status = child.wait().context("background process")?;
@@ -58,6 +68,20 @@ pub fn spawn(log: &Path) -> Result<ExitCode> {
     }
     println!("{line}");
     Ok(ExitCode::SUCCESS)
+}
+
+/// The first line of the child's stdout, empty if it ended without one; none when neither comes in
+/// time.
+fn await_report(child: &mut Child) -> Option<String> {
+    let stdout = child.stdout.take()?;
+    let (tell, told) = mpsc::sync_channel(1);
+    std::thread::spawn(move || {
+        let mut line = String::new();
+        let read = BufReader::new(stdout.take(REPORT_BYTES_MAX)).read_line(&mut line);
+        // Without a listener the time is over and this process ends.
+        let _ = tell.send(read.map(|_| line).unwrap_or_default());
+    });
+    told.recv_timeout(REPORT_LIMIT).ok()
 }
 
 /// Makes this process independent of the terminal and folder it was started from. For the child,

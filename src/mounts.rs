@@ -114,9 +114,13 @@ fn sweep(folder: &Path) {
         let Ok(record) = serde_json::from_slice::<Record>(&text) else {
             continue;
         };
-        let gone = fs::symlink_metadata(&record.mountpoint)
-            .is_err_and(|error| error.kind() == std::io::ErrorKind::NotFound);
-        if gone && matches!(find_in(folder, &record.mountpoint), Ok(Found::Dead(_))) {
+        // Asked first, because a live mount might not answer.
+        let dead = matches!(find_in(folder, &record.mountpoint), Ok(Found::Dead(_)));
+        let gone = || {
+            fs::symlink_metadata(&record.mountpoint)
+                .is_err_and(|error| error.kind() == std::io::ErrorKind::NotFound)
+        };
+        if dead && gone() {
             // One that stays is only untidy.
             let _ = fs::remove_file(entry.path());
         }

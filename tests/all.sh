@@ -131,7 +131,7 @@ while read -r folder program; do
 done <"$logs/programs"
 step doctests 600 cargo test --workspace --doc --locked
 
-for name in layering simulation cleanliness desktop corruption full_disk kill pjdfstest fsx lossy; do
+for name in layering simulation cleanliness command desktop corruption full_disk kill pjdfstest fsx lossy; do
     program=$(sed -n "s|^$PWD/tests \(.*/$name-[0-9a-f]*\)$|\1|p" "$logs/programs")
     step "$name" 1200 env -C tests "${program:-false}" --test-threads=1 --nocapture
 done

@@ -46,8 +46,11 @@ impl Down {
     }
 
     async fn end(&self) -> Result<()> {
-        let place = mountpoint::resolve(&self.mountpoint)?;
         let limit = Duration::from_secs(self.timeout);
+        let asked = self.mountpoint.clone();
+        let place = in_time(limit, move || mountpoint::resolve(&asked))
+            .await
+            .with_context(|| format!("{}: does not answer", self.mountpoint.display()))??;
         let record = match mounts::find(&place)? {
             Found::Alive(record) => record,
             Found::Dead(record) => return end_dead(&place, &record),
@@ -89,12 +92,9 @@ impl Down {
             Busy::Refuse
         };
         let path = place.to_owned();
-        let work = tokio::task::spawn_blocking(move || mountpoint::unmount(&path, busy));
-        let result = tokio::time::timeout(limit, work)
-            .await
-            .with_context(|| format!("{}: cannot be unmounted in time", place.display()))?
-            .context("unmount")?;
-        match result {
+        let unmounted = in_time(limit, move || mountpoint::unmount(&path, busy)).await;
+        let late = || format!("{}: cannot be unmounted in time", place.display());
+        match unmounted.with_context(late)? {
             Ok(()) => Ok(true),
             Err(error) if error.kind() == io::ErrorKind::ResourceBusy => {
                 bail!("{}: in use{}", place.display(), used_by(place))
@@ -104,6 +104,14 @@ impl Down {
             }
         }
     }
+}
+
+/// Does work that asks a mount, which may never answer.
+async fn in_time<T: Send + 'static>(
+    limit: Duration,
+    work: impl FnOnce() -> T + Send + 'static,
+) -> Result<T> {
+    Ok(tokio::time::timeout(limit, tokio::task::spawn_blocking(work)).await??)
 }
 
 /// Waits for the end of a process that is not a child.
