@@ -26,6 +26,18 @@ impl Core {
                 destination.display()
             )));
         }
+        let copied = self.copy(destination);
+        if copied.is_err() {
+            // So that it can be tried again. Without CURRENT nobody takes it for a database.
+            for name in fs.list(destination).unwrap_or_default().iter().rev() {
+                let _ = fs.remove(&destination.join(name));
+            }
+        }
+        copied
+    }
+
+    fn copy(&self, destination: &Path) -> Result<()> {
+        let fs = &*self.tables.fs;
         self.rotate_log()?;
         self.syncs.wait(self, self.visible())?;
         let current = self.current_segment().unwrap_or(u64::MAX);

@@ -10,6 +10,7 @@ use crate::{
     slice::Value,
     snapshot::Snapshot,
     stats::{LevelStats, Stats},
+    verify::Verified,
     worker,
 };
 use parking_lot::Mutex;
@@ -86,7 +87,7 @@ impl Database {
     pub fn open(dir: &Path, options: Options) -> Result<Database> {
         let core = Arc::new(crate::open::open(dir, options)?);
         let threads = match core.options.background {
-            Background::Threads => worker::start(&core)?,
+            Background::Threads => worker::start(&core).inspect_err(|_| core.work.stop())?,
             Background::Inline => Vec::new(),
         };
         core.work.wake_flush();
@@ -174,6 +175,12 @@ impl Database {
         self.core().checkpoint(destination)
     }
 
+    /// Reads every table from disk and checks all checksums, beside readers and writers. The error
+    /// names the first damage found. (The log is checked when the database is opened.)
+    pub fn verify(&self) -> Result<Verified> {
+        self.core().verify()
+    }
+
     /// The database in numbers.
     pub fn stats(&self) -> Stats {
         let core = self.core();
@@ -203,6 +210,7 @@ impl Database {
             compactions: core.counters.compactions.load(Relaxed),
             compacted_bytes: core.counters.compacted_bytes.load(Relaxed),
             background_failures: core.counters.background_failures.load(Relaxed),
+            background_error: core.counters.background_error.lock().clone(),
             removals_failed: core.tables.removals_failed.load(Relaxed),
         }
     }

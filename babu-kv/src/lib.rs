@@ -54,7 +54,7 @@
 //! | `table`, `cache` | sorted tables: format, building, reading |
 //! | `manifest` | which files make up the database |
 //! | `flush`, `compact`, `worker` | from memory to disk and down the levels |
-//! | `open`, `checkpoint` | the beginning, and copies |
+//! | `open`, `checkpoint`, `verify` | the beginning, copies, and whether all is well |
 //! | [`fs`] | the file system: real, in memory, faulty |
 
 #![warn(missing_docs)]
@@ -83,6 +83,7 @@ mod state;
 mod stats;
 mod sync;
 mod table;
+mod verify;
 mod worker;
 
 pub use batch::{BATCH_BYTES_MAX, Batch, KEY_BYTES_MAX, VALUE_BYTES_MAX};
@@ -93,3 +94,4 @@ pub use options::{Background, Durability, Options};
 pub use slice::{Key, Value};
 pub use snapshot::Snapshot;
 pub use stats::{LevelStats, Stats};
+pub use verify::Verified;

@@ -1,6 +1,8 @@
 //! What a database counts.
 
-use std::sync::atomic::AtomicU64;
+use crate::error::Error;
+use parking_lot::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 /// Counters since the database was opened.
 #[derive(Debug, Default)]
@@ -13,6 +15,15 @@ pub(crate) struct Counters {
     pub compactions: AtomicU64,
     pub compacted_bytes: AtomicU64,
     pub background_failures: AtomicU64,
+    pub background_error: Mutex<Option<String>>,
+}
+
+impl Counters {
+    /// Counts a flush or compaction that failed.
+    pub(crate) fn count_failure(&self, error: &Error) {
+        self.background_failures.fetch_add(1, Relaxed);
+        *self.background_error.lock() = Some(error.to_string());
+    }
 }
 
 /// A level of tables.
@@ -66,6 +77,8 @@ pub struct Stats {
     pub compacted_bytes: u64,
     /// Flushes and compactions that failed and were or will be tried again.
     pub background_failures: u64,
+    /// What the last of them said.
+    pub background_error: Option<String>,
     /// Files that could not be removed; the next open removes them.
     pub removals_failed: u64,
 }

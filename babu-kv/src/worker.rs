@@ -9,7 +9,7 @@ use crate::{
 };
 use parking_lot::{Condvar, Mutex};
 use std::{
-    sync::{Arc, atomic::Ordering::Relaxed},
+    sync::Arc,
     thread::{self, JoinHandle},
     time::Duration,
 };
@@ -132,10 +132,9 @@ fn flush_loop(core: &Core) {
             let mut inner = work.inner.lock();
             inner.attempts += 1;
             let more = matches!(result, Ok(true)) && !inner.stop;
-            inner.flush_error = result.err();
-            if inner.flush_error.is_some() {
-                core.counters.background_failures.fetch_add(1, Relaxed);
-            }
+            inner.flush_error = result
+                .inspect_err(|error| core.counters.count_failure(error))
+                .err();
             inner.compact = true;
             work.compaction.notify_one();
             work.progress.notify_all();
@@ -167,8 +166,8 @@ fn compact_loop(core: &Core) {
             let mut inner = work.inner.lock();
             inner.compaction_failed = result.is_err();
             work.progress.notify_all();
-            if inner.compaction_failed {
-                core.counters.background_failures.fetch_add(1, Relaxed);
+            if let Err(error) = &result {
+                core.counters.count_failure(error);
             }
             if !matches!(result, Ok(true)) || inner.stop {
                 break;
@@ -186,8 +185,8 @@ impl Core {
             while self.compact_once()? {}
             Ok(())
         });
-        if result.is_err() {
-            self.counters.background_failures.fetch_add(1, Relaxed);
+        if let Err(error) = result {
+            self.counters.count_failure(&error);
         }
     }
 

@@ -140,7 +140,7 @@ fn scenario(fs: &Arc<dyn Fs>, on_error: OnError, applied: &mut Vec<Applied>) -> 
         }
         attempt(on_error, |n| match part {
             0 => database.flush(),
-            1 => database.checkpoint(Path::new(&format!("/copy{n}"))),
+            1 => database.checkpoint(Path::new(&format!("/copy{}", n / 2))),
             _ => database.compact(),
         })?;
         match database.close() {
@@ -527,6 +527,31 @@ fn a_flipped_byte_anywhere_gives_an_error_or_the_right_answer() {
         }
     }
     assert!(errors * 10 > flips * 9, "{errors} errors in {flips} flips");
+}
+
+#[test]
+fn verification_finds_every_flipped_byte_of_a_table() {
+    let memory = sample();
+    let names = memory.list(Path::new(DIR)).unwrap();
+    let tables: Vec<_> = names
+        .iter()
+        .filter(|name| name.ends_with(".table"))
+        .collect();
+    assert!(tables.len() > 1, "{names:?}");
+    for name in tables {
+        let path = Path::new(DIR).join(name);
+        for at in (0..memory.file_len(&path).unwrap() as usize).step_by(3) {
+            let image = memory.crash(Crash::Kept);
+            let database = Database::open(Path::new(DIR), small(Arc::new(image.clone()))).unwrap();
+            assert!(database.verify().unwrap().tables > 1);
+            image.corrupt(&path, at, 0x40).unwrap();
+            let error = database.verify().unwrap_err();
+            assert!(
+                matches!(&error, Error::Corrupt { file, .. } if *file == path),
+                "{error}"
+            );
+        }
+    }
 }
 
 #[test]

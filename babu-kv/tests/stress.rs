@@ -296,3 +296,18 @@ fn arguments_out_of_bounds_are_refused_and_change_nothing() {
     ));
     assert_eq!(database.commit(Batch::new()).unwrap().sequence(), 0);
 }
+
+#[test]
+fn handles_may_go_to_other_threads() {
+    fn shared<T: Send + Sync + 'static>() {}
+    fn sent<T: Send + 'static>() {}
+    shared::<Database>();
+    shared::<babu_kv::Index>();
+    shared::<babu_kv::Ticket>();
+    shared::<babu_kv::Snapshot>();
+    shared::<babu_kv::Key>();
+    shared::<babu_kv::Value>();
+    shared::<Error>();
+    sent::<babu_kv::Iter>();
+    sent::<Batch>();
+}

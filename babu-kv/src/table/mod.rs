@@ -92,6 +92,11 @@ impl Table {
         self.reader.get().map_or(0, |reader| reader.bytes())
     }
 
+    /// Reads the whole file and compares it with what the manifest says of it.
+    pub(crate) fn verify(&self) -> Result<()> {
+        self.reader()?.verify(&self.meta)
+    }
+
     /// No version that will be opened again names this table.
     pub(crate) fn make_obsolete(&self) {
         self.obsolete.store(true, Relaxed);

@@ -1,6 +1,6 @@
 //! Reads a table. Whatever comes from the file is checked before it is used.
 
-use super::{Tables, block::Block, filter, format};
+use super::{TableMeta, Tables, block::Block, filter, format};
 use crate::{
     error::{Context, Error, Result},
     fs::{File, Open},
@@ -9,6 +9,7 @@ use crate::{
 };
 use format::{CONTENT_BYTES_MAX, Content, FOOTER_BYTES, Footer, Handle, Index};
 use std::{fmt, iter::repeat_n, path::PathBuf, sync::Arc};
+use xxhash_rust::xxh3::Xxh3;
 
 /// An open table: its index, filter and range tombstones stay in memory.
 pub(crate) struct Reader {
@@ -104,13 +105,20 @@ impl Reader {
 
     /// Data block `n`; `keep` puts it into the cache.
     pub(crate) fn block(&self, n: usize, keep: bool) -> Result<Block> {
-        let handle = self
-            .index
-            .handle(n)
-            .ok_or_else(|| Error::corrupt(&self.path, 0, "a block is missing in the index"))?;
+        let handle = self.handle(n)?;
         if let Some(block) = self.tables.cache.get(self.number, handle.offset) {
             return Ok(block);
         }
+        let block = self.read_block(n)?;
+        if keep {
+            self.tables.cache.insert(self.number, handle.offset, &block);
+        }
+        Ok(block)
+    }
+
+    /// Data block `n` from the file.
+    fn read_block(&self, n: usize) -> Result<Block> {
+        let handle = self.handle(n)?;
         let stored = self.stored(handle)?;
         let (data, length) =
             match format::load(&stored, handle.offset).map_err(|what| self.corrupt(n, what))? {
@@ -120,12 +128,57 @@ impl Reader {
                     (content.into(), length)
                 }
             };
-        let block = Block::new(data, length)
-            .ok_or_else(|| self.corrupt(n, "the restarts of the block do not fit"))?;
-        if keep {
-            self.tables.cache.insert(self.number, handle.offset, &block);
+        Block::new(data, length)
+            .ok_or_else(|| self.corrupt(n, "the restarts of the block do not fit"))
+    }
+
+    fn handle(&self, n: usize) -> Result<Handle> {
+        let missing = || Error::corrupt(&self.path, 0, "a block is missing in the index");
+        self.index.handle(n).ok_or_else(missing)
+    }
+
+    /// Checks every block by itself, so that damage is found where it is, and then the whole file.
+    pub(crate) fn verify(&self, meta: &TableMeta) -> Result<()> {
+        let mut entries = 0;
+        let mut last_key = Vec::new();
+        for n in 0..self.index.len() {
+            let unfolded = self.read_block(n)?.unfold();
+            let unfolded = unfolded.map_err(|what| self.corrupt(n, what))?;
+            let ends = unfolded
+                .entry(0)
+                .zip(unfolded.entry(unfolded.len().wrapping_sub(1)));
+            let (first, last) = ends.ok_or_else(|| self.corrupt(n, "the block is empty"))?;
+            if n > 0 && first.key <= last_key.as_slice() {
+                return Err(self.corrupt(n, "the block begins before the one before it ends"));
+            }
+            last_key = last.key.to_vec();
+            entries += unfolded.len() as u64;
         }
-        Ok(block)
+        if entries != meta.entries {
+            let what = format!("it has {entries} entries and should have {}", meta.entries);
+            return Err(Error::corrupt(&self.path, 0, what));
+        }
+        let mut hasher = Xxh3::new();
+        let mut buffer = vec![0; 256 << 10];
+        let mut offset = 0;
+        while offset < meta.size {
+            let n = (meta.size - offset).min(buffer.len() as u64) as usize;
+            let part = &mut buffer[..n];
+            self.file
+                .read_exact_at(part, offset)
+                .at("read", &self.path)?;
+            hasher.update(part);
+            offset += n as u64;
+        }
+        if hasher.digest() == meta.hash {
+            Ok(())
+        } else {
+            Err(Error::corrupt(
+                &self.path,
+                0,
+                "the checksum of the file does not match",
+            ))
+        }
     }
 
     /// The error that data block `n` is damaged.
