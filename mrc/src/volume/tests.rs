@@ -65,7 +65,7 @@ fn operation(kind: u8, name: u8, other: u8, ino: Ino) -> MetaOp {
             open: OpenMode {
                 read: true,
                 write: true,
-                truncate: kind % 3 == 0,
+                truncate: kind.is_multiple_of(3),
             },
         },
         2 => MetaOp::Mkdir {
@@ -81,7 +81,7 @@ fn operation(kind: u8, name: u8, other: u8, ino: Ino) -> MetaOp {
             new_parent: parent,
             new_name: vec![b'a' + other % 6],
             flags: RenameFlags {
-                exchange: other % 5 == 0,
+                exchange: other.is_multiple_of(5),
                 no_replace: false,
             },
         },
