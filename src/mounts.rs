@@ -1,7 +1,8 @@
 //! Which process serves which mount point: records that `xtfs down` finds by path.
 //!
-//! One file a mount in `/run/xtfs/` (or `$XDG_RUNTIME_DIR/xtfs/`, or `/tmp/xtfs-UID/`), locked by
-//! the process that serves it for as long as it lives. A clean end removes the file; an end that
+//! One file a mount in `/run/xtfs/` (for users other than root `$XDG_RUNTIME_DIR/xtfs/` or
+//! `/tmp/xtfs-UID/`; for all where `$XTFS_RUN_DIR` says), locked by the process that serves it for as
+//! long as it lives. A clean end removes the file; an end that
 //! lost something leaves the reason in it.
 
 use std::fs::{self, File, OpenOptions};
@@ -166,12 +167,18 @@ fn write(file: &mut File, record: &Record) -> std::io::Result<()> {
 /// The folder of the records; made when it is missing, refused when it is not ours.
 fn folder() -> Result<PathBuf> {
     let user = rustix::process::geteuid();
-    let path = if user.is_root() {
+    let absolute = |name| {
+        let path = std::env::var_os(name).map(PathBuf::from);
+        path.filter(|path| path.is_absolute())
+    };
+    let path = if let Some(path) = absolute("XTFS_RUN_DIR") {
+        path
+    } else if user.is_root() {
         PathBuf::from("/run/xtfs")
     } else {
-        match std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from) {
-            Some(base) if base.is_absolute() => base.join("xtfs"),
-            _ => std::env::temp_dir().join(format!("xtfs-{}", user.as_raw())),
+        match absolute("XDG_RUNTIME_DIR") {
+            Some(base) => base.join("xtfs"),
+            None => std::env::temp_dir().join(format!("xtfs-{}", user.as_raw())),
         }
     };
     let made = fs::DirBuilder::new()

@@ -318,7 +318,8 @@ impl TestCell {
         command
             .args(arguments)
             .current_dir(self.scratch.path())
-            .env("XTFS_TEST_SCRATCH", self.scratch.path());
+            .env("XTFS_TEST_SCRATCH", self.scratch.path())
+            .env("XTFS_RUN_DIR", self.scratch.path().join("run"));
         command
     }
 

@@ -35,6 +35,7 @@ impl Home {
             .args(arguments)
             .current_dir(self.scratch.path())
             .env("XTFS_TEST_SCRATCH", self.scratch.path())
+            .env("XTFS_RUN_DIR", self.scratch.path().join("run"))
             .env("XTFS_DATA", &self.data)
             .env_remove("XTFS_CELL");
         command
