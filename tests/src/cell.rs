@@ -46,6 +46,8 @@ pub struct TestCell {
     plan: Plan,
     mountpoint: PathBuf,
     running: BTreeMap<Part, Daemon>,
+    /// Processes that are there but have not been let go.
+    standby: BTreeMap<Part, Daemon>,
     /// Where each daemon listened first; it listens there again after a restart.
     addresses: BTreeMap<Part, SocketAddr>,
     scratch: Scratch,
@@ -119,6 +121,7 @@ impl TestCell {
             },
             mountpoint,
             running: BTreeMap::new(),
+            standby: BTreeMap::new(),
             addresses: BTreeMap::new(),
             scratch,
         }
@@ -170,9 +173,9 @@ impl TestCell {
         if matches!(part, Part::Whole | Part::Mount) {
             scratch::release_mount(&self.mountpoint);
         }
-        let mut command = self.command_of(part);
-        let log = self.log(part);
-        let mut daemon = Daemon::start(&format!("{part:?}"), &mut command, &log);
+        let standby = self.standby.remove(&part);
+        let mut daemon = standby.unwrap_or_else(|| self.process_of(part));
+        daemon.go();
         match part {
             Part::Whole | Part::Mount => {
                 daemon.await_line("mounted ", LIMIT);
@@ -192,6 +195,22 @@ impl TestCell {
             }
         }
         self.running.insert(part, daemon);
+    }
+
+    /// Makes the process for the next start of every part beforehand, so that a part can be
+    /// started while its absence holds up threads of the test (see [`Daemon::standby`]).
+    pub fn stand_by(&mut self) {
+        for part in self.parts() {
+            if !self.standby.contains_key(&part) {
+                let daemon = self.process_of(part);
+                self.standby.insert(part, daemon);
+            }
+        }
+    }
+
+    fn process_of(&self, part: Part) -> Daemon {
+        let command = self.command_of(part);
+        Daemon::standby(&format!("{part:?}"), &command, &self.log(part))
     }
 
     fn command_of(&self, part: Part) -> Command {
@@ -368,6 +387,7 @@ impl Drop for TestCell {
                 scratch::abort_fuse(mount.minor, self.scratch.path());
             }
         }
+        self.standby.clear();
         self.running.clear();
     }
 }

@@ -5,7 +5,7 @@ use std::io::{BufRead, BufReader, Write};
 use std::os::fd::AsRawFd;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitStatus, Stdio};
+use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -20,15 +20,22 @@ pub struct Daemon {
     log: PathBuf,
     lines: Receiver<String>,
     reader: Option<JoinHandle<()>>,
+    /// Holds a program back that has not been let go yet.
+    gate: Option<ChildStdin>,
 }
 
 impl Daemon {
-    /// Starts a program. What it prints is appended to the file `log`.
+    /// Makes the process of a program, which waits until it is let go. What it prints is appended
+    /// to the file `log`.
+    ///
+    /// A new process closes what its parent has open. Where other threads have files open on a
+    /// mount whose servers are gone, that waits for the servers: so the process that brings them
+    /// back has to be there before.
     ///
     /// # Panics
-    /// When it cannot be started.
+    /// When it cannot be made.
     #[must_use]
-    pub fn start(name: &str, command: &mut Command, log: &Path) -> Self {
+    pub fn standby(name: &str, command: &Command, log: &Path) -> Self {
         let open = || -> File {
             OpenOptions::new()
                 .create(true)
@@ -37,16 +44,27 @@ impl Daemon {
                 .expect("open the log")
         };
         let mut sink = open();
-        writeln!(sink, "--- start of {name}").expect("write the log");
-        die_with_parent(command);
-        let mut child = command
-            .stdin(Stdio::null())
+        let mut gated = Command::new("sh");
+        gated
+            .args(["-c", "read -r go && exec \"$@\" </dev/null", "sh"])
+            .arg(command.get_program())
+            .args(command.get_args());
+        if let Some(folder) = command.get_current_dir() {
+            gated.current_dir(folder);
+        }
+        for (key, value) in command.get_envs() {
+            gated.env(key, value.unwrap_or_default());
+        }
+        die_with_parent(&mut gated);
+        let mut child = gated
+            .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(open())
             .process_group(0)
             .spawn()
             .unwrap_or_else(|error| panic!("start {name}: {error}"));
         let stdout = child.stdout.take().expect("its output");
+        let gate = child.stdin.take();
         let (sender, lines) = channel();
         let reader = std::thread::spawn(move || {
             for line in BufReader::new(stdout).lines().map_while(Result::ok) {
@@ -60,7 +78,21 @@ impl Daemon {
             log: log.to_owned(),
             lines,
             reader: Some(reader),
+            gate,
         }
+    }
+
+    /// Lets a program go that stands by.
+    ///
+    /// # Panics
+    /// When it went or died before.
+    pub fn go(&mut self) {
+        let mut gate = self.gate.take().expect("a program that stands by");
+        let mut log = OpenOptions::new().append(true).open(&self.log);
+        if let Ok(log) = &mut log {
+            let _ = writeln!(log, "--- start of {}", self.name);
+        }
+        gate.write_all(b"go\n").expect("let the program go");
     }
 
     /// Waits until the program prints a line with `part` in it, and returns the line.

@@ -57,6 +57,7 @@ fn survives(mut cell: TestCell, rounds: u64) {
         })
         .collect();
     for round in 0..rounds {
+        cell.stand_by();
         let work = Work::start(grounds);
         work.progress.await_more(rng.random_range(5..150), LIMIT);
         let parts = cell.parts();
