@@ -1,7 +1,8 @@
-//! Measures commits, gets and scans on a real folder: `cargo run --release -p babu-kv --example profile [DIR]`.
+//! Measures commits, gets and scans on a real disk, in DIR or in a temporary folder:
+//! `cargo run --release -p babu-kv --example profile [DIR]`.
 
 use babu_kv::{Batch, Database, Durability, Options};
-use std::time::Instant;
+use std::{path::PathBuf, time::Instant};
 
 fn key(n: u64) -> [u8; 24] {
     let mut key = [0; 24];
@@ -11,10 +12,10 @@ fn key(n: u64) -> [u8; 24] {
 }
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let dir = std::env::args_os()
-        .nth(1)
-        .unwrap_or_else(|| "/tmp/babu-kv-profile".into());
-    let database = Database::open(dir.as_ref(), Options::default())?;
+    let temporary = tempfile::tempdir()?;
+    let given = std::env::args_os().nth(1).map(PathBuf::from);
+    let dir = given.as_deref().unwrap_or(temporary.path());
+    let database = Database::open(dir, Options::default())?;
     let (inodes, names) = (database.index("inodes")?, database.index("names")?);
     let count = 300_000u64;
     let report = |what: &str, n: u64, start: Instant| {
@@ -39,6 +40,36 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         database.write(batch, Durability::Synced)?;
     }
     report("two puts, synced", 2000, start);
+    for (threads, durability, rounds) in [
+        (4u64, Durability::Buffered, 50_000u64),
+        (16, Durability::Buffered, 10_000),
+        (16, Durability::Synced, 200),
+    ] {
+        let start = Instant::now();
+        std::thread::scope(|scope| {
+            for thread in 0..threads {
+                let (database, inodes) = (&database, &inodes);
+                scope.spawn(move || {
+                    for n in 0..rounds {
+                        let mut batch = Batch::new();
+                        batch.put(
+                            inodes,
+                            &[&[0xff; 8][..], &key(n + thread * rounds)].concat(),
+                            &[1; 160],
+                        );
+                        if let Err(error) = database.write(batch, durability) {
+                            panic!("{error}");
+                        }
+                    }
+                });
+            }
+        });
+        report(
+            &format!("{threads} threads, {durability:?}"),
+            threads * rounds,
+            start,
+        );
+    }
     let gets = |what: &str, from: u64| -> Result<(), Box<dyn std::error::Error>> {
         let start = Instant::now();
         for n in 0..200_000u64 {
@@ -48,7 +79,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         report(what, 200_000, start);
         Ok(())
     };
-    gets("get, in memtable", count - 20_000)?;
+    gets("get", count - 20_000)?;
     database.flush()?;
     gets("get, in tables, first", 0)?;
     gets("get, in tables, hot", 0)?;

@@ -5,7 +5,10 @@
 //! takes all the others with it into one write. No thread stands in between, and no lock is held
 //! while the leader works: leadership is a flag in the queue.
 
-use crate::{error::Result, log::writer::Request};
+use crate::{
+    error::{Error, Result},
+    log::writer::Request,
+};
 use parking_lot::{Condvar, Mutex};
 use std::{collections::VecDeque, mem, sync::Arc};
 
@@ -25,7 +28,7 @@ struct Queue {
 }
 
 /// A writer in the queue.
-pub(crate) struct Waiter {
+struct Waiter {
     slot: Mutex<Slot>,
     wake: Condvar,
 }
@@ -84,8 +87,8 @@ impl Writers {
 
 impl Lead<'_> {
     /// The requests at the head of the queue, up to one that wants to lead.
-    pub(crate) fn gather(&self) -> (Vec<Arc<Waiter>>, Vec<Request>) {
-        let (mut waiters, mut requests, mut bytes) = (Vec::new(), Vec::new(), 0);
+    pub(crate) fn gather(&self) -> (Group, Vec<Request>) {
+        let (mut group, mut requests, mut bytes) = (Group::default(), Vec::new(), 0);
         let mut queue = self.0.queue.lock();
         while bytes < GROUP_BYTES
             && let Some(waiter) = queue.waiting.front()
@@ -102,9 +105,9 @@ impl Lead<'_> {
                 }
             }
             drop(slot);
-            waiters.extend(queue.waiting.pop_front());
+            group.0.extend(queue.waiting.pop_front());
         }
-        (waiters, requests)
+        (group, requests)
     }
 }
 
@@ -124,8 +127,33 @@ impl Drop for Lead<'_> {
     }
 }
 
+/// Writers whose requests a leader took. Those that get no answer, because the leader did not come
+/// to an end, are told so when the group is dropped.
+#[derive(Default)]
+pub(crate) struct Group(VecDeque<Arc<Waiter>>);
+
+impl Group {
+    /// Answers all, in the order of their requests.
+    pub(crate) fn answer(mut self, answers: impl Iterator<Item = Result<u64>>) {
+        for answer in answers {
+            let Some(waiter) = self.0.pop_front() else {
+                return;
+            };
+            waiter.answer(answer);
+        }
+    }
+}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        for waiter in &self.0 {
+            waiter.answer(Err(Error::Closed));
+        }
+    }
+}
+
 impl Waiter {
-    pub(crate) fn answer(&self, result: Result<u64>) {
+    fn answer(&self, result: Result<u64>) {
         *self.slot.lock() = Slot::Done(result);
         self.wake.notify_one();
     }

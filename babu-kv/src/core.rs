@@ -172,19 +172,18 @@ impl Core {
     }
 
     fn write_group(&self, lead: &Lead<'_>, first: Request) -> Result<u64> {
-        let (waiters, others) = lead.gather();
+        let (group, others) = lead.gather();
         let written = self.check_open().and_then(|()| self.write(first, others));
-        let (first, others) = match written {
-            Ok(written) => written,
-            Err(error) => {
-                waiters.iter().for_each(|w| w.answer(Err(error.clone())));
-                return Err(error);
+        match written {
+            Ok((first, others)) => {
+                group.answer(others.iter().map(|other| Ok(other.last())));
+                Ok(first.last())
             }
-        };
-        for (waiter, other) in waiters.iter().zip(&others) {
-            waiter.answer(Ok(other.last()));
+            Err(error) => {
+                group.answer(std::iter::repeat_with(|| Err(error.clone())));
+                Err(error)
+            }
         }
-        Ok(first.last())
     }
 
     /// The leader's work: log, memtable, publication.
