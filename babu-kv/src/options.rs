@@ -94,7 +94,7 @@ impl Options {
         self.memtable_bytes = self.memtable_bytes.clamp(1 << 10, 1 << 30);
         self.memtables_waiting = self.memtables_waiting.clamp(1, 64);
         self.block_bytes = self.block_bytes.clamp(64, 1 << 20);
-        self.table_bytes = self.table_bytes.clamp(1 << 10, 1 << 30);
+        self.table_bytes = self.table_bytes.clamp(1 << 10, 1 << 28);
         self.level0_tables = self.level0_tables.clamp(1, 64);
         self.level1_bytes = self.level1_bytes.clamp(1 << 10, 1 << 50);
         self.filter_bits_per_key = self.filter_bits_per_key.clamp(1, 64);

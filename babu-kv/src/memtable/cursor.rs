@@ -11,6 +11,9 @@ use std::{ops::Bound, sync::Arc};
 
 type Node = map::Entry<'static, EntryKey, EntryValue>;
 
+/// Entries of one key to step over before a search is cheaper.
+const STEPS_MAX: usize = 16;
+
 pub(crate) struct MemtableCursor {
     /// Declared before `memtable`, so that it is dropped first.
     at: Option<Node>,
@@ -55,14 +58,38 @@ impl MemtableCursor {
     /// Goes forward to the first entry that is not too new; the first such entry of a key is the
     /// one to show.
     fn settle_forward(&mut self) {
-        while let Some(node) = &mut self.at {
+        let mut steps = 0;
+        while let Some(mut node) = self.at.take() {
             if node.key().sequence <= self.sequence {
+                self.at = Some(node);
                 return;
             }
-            if !node.move_next() {
-                self.at = None;
+            steps += 1;
+            if steps % STEPS_MAX == 0 {
+                let key = node.key().key();
+                self.at = self.lower_bound(Bound::Included((key, self.sequence)));
+            } else if node.move_next() {
+                self.at = Some(node);
             }
         }
+    }
+
+    /// Goes to the first entry after all of the key where it stands.
+    fn leave_key(&mut self) {
+        let Some(first) = self.at.take() else { return };
+        let key = first.key().key();
+        let mut node = first.clone();
+        for _ in 0..STEPS_MAX {
+            if !node.move_next() {
+                return;
+            }
+            if node.key().key() != key {
+                self.at = Some(node);
+                return;
+            }
+        }
+        // Sequence numbers begin at 1, so that this place is after every entry of the key.
+        self.at = self.lower_bound(Bound::Included((key, 0)));
     }
 
     /// `at` is the oldest entry of its key: takes the newest that is not too new, or goes back to
@@ -96,17 +123,7 @@ impl Cursor for MemtableCursor {
     }
 
     fn next(&mut self) -> Result<()> {
-        let Some(mut node) = self.at.take() else {
-            return Ok(());
-        };
-        let record = node.key().record.clone();
-        let shown = &record[node.key().from as usize..node.key().to as usize];
-        while node.move_next() {
-            if node.key().key() != shown {
-                self.at = Some(node);
-                break;
-            }
-        }
+        self.leave_key();
         self.settle_forward();
         Ok(())
     }
@@ -136,6 +153,49 @@ impl Cursor for MemtableCursor {
                 node.value().to as usize,
             ),
             None => Value::from(&[][..]),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::log::format::{self, OPERATIONS_AT, Operation};
+    use std::collections::BTreeMap;
+
+    /// Each key has hundreds of entries; whoever walks sees each key once, as it was then.
+    #[test]
+    fn a_key_with_many_versions_is_shown_once() {
+        let memtable = Arc::new(Memtable::new());
+        let mut states = vec![BTreeMap::new()];
+        for sequence in 1..1500u64 {
+            let key = [(sequence * sequence % 7) as u8];
+            let mut record = vec![0; OPERATIONS_AT];
+            let value = sequence.to_be_bytes();
+            format::put_operation(&mut record, Operation::PUT, 1, &key, Some(&value));
+            format::number(&mut record, sequence, 1);
+            memtable.apply(&record.into(), sequence, 1).unwrap();
+            let mut state = states[states.len() - 1].clone();
+            state.insert([&[0, 0, 0, 1], key.as_slice()].concat(), value.to_vec());
+            states.push(state);
+        }
+        for sequence in (1..1500).step_by(37) {
+            let expected: Vec<_> = states[sequence].clone().into_iter().collect();
+            let mut cursor = MemtableCursor::new(memtable.clone(), sequence as u64);
+            let mut forward = Vec::new();
+            cursor.seek(&[]).unwrap();
+            while let Some(entry) = cursor.entry() {
+                forward.push((entry.key.to_vec(), cursor.value().to_vec()));
+                cursor.next().unwrap();
+            }
+            assert_eq!(forward, expected);
+            let mut back = Vec::new();
+            cursor.seek_back(None).unwrap();
+            while let Some(entry) = cursor.entry() {
+                back.insert(0, (entry.key.to_vec(), cursor.value().to_vec()));
+                cursor.prev().unwrap();
+            }
+            assert_eq!(back, expected);
         }
     }
 }
