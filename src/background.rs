@@ -15,6 +15,8 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 
+use crate::output;
+
 /// The hidden flag that marks the child.
 pub const CHILD_FLAG: &str = "--background-child";
 
@@ -66,7 +68,7 @@ pub fn spawn(log: &Path) -> Result<ExitCode> {
             ),
         }
     }
-    println!("{line}");
+    output::print(&line)?;
     Ok(ExitCode::SUCCESS)
 }
 

@@ -4,7 +4,7 @@ use std::fs::OpenOptions;
 use std::io::{self, IsTerminal};
 use std::path::Path;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, anyhow};
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::fmt::writer::BoxMakeWriter;
 
@@ -17,8 +17,8 @@ pub const SERVICE: &str = "warn,xtfs=info,xtfs_mrc=info,xtfs_osd=info,xtfs_clien
 
 /// Starts logging to `file`, or to stderr without one. Called once.
 pub fn start(filter: &str, file: Option<&Path>) -> Result<()> {
-    let filter = EnvFilter::try_new(filter).with_context(|| {
-        format!("log filter {filter:?}: not understood; an example is warn,xtfs_osd=debug")
+    let filter = EnvFilter::try_new(filter).map_err(|error| {
+        anyhow!("log filter {filter:?}: {error}; an example is warn,xtfs_osd=debug")
     })?;
     let (writer, color) = match file {
         None => (BoxMakeWriter::new(io::stderr), io::stderr().is_terminal()),
@@ -36,5 +36,5 @@ pub fn start(filter: &str, file: Option<&Path>) -> Result<()> {
         .with_writer(writer)
         .with_ansi(color)
         .try_init()
-        .map_err(|error| anyhow::anyhow!("logging cannot be started: {error}"))
+        .map_err(|error| anyhow!("logging cannot be started: {error}"))
 }

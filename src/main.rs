@@ -23,6 +23,7 @@ mod service;
 mod serving;
 mod sizes;
 
+use std::io::Write;
 use std::process::ExitCode;
 
 use clap::Parser;
@@ -39,7 +40,6 @@ fn main() -> ExitCode {
                 error.kind(),
                 ErrorKind::DisplayHelp | ErrorKind::DisplayVersion
             );
-            // Where the text cannot be written, nobody can be told.
             let _ = error.print();
             return if shown {
                 ExitCode::SUCCESS
@@ -55,7 +55,8 @@ fn main() -> ExitCode {
             if background_child {
                 background::report_failure(&error);
             }
-            eprintln!("xtfs: {error:#}");
+            // Where it cannot be written, nobody can be told.
+            let _ = writeln!(std::io::stderr(), "xtfs: {error:#}");
             ExitCode::FAILURE
         }
     }

@@ -9,6 +9,7 @@ use xtfs_protocol::Code;
 use xtfs_protocol::env::Env;
 
 use super::Process;
+use crate::output;
 
 /// Make and look after cells
 ///
@@ -49,7 +50,11 @@ impl Init {
     fn run(&self) -> Result<ExitCode> {
         match xtfs_protocol::Cell::init(&self.data, &Env::real()) {
             Ok(cell) => {
-                println!("cell {} ready in {}", cell.id(), self.data.display());
+                output::print(&format!(
+                    "cell {} ready in {}",
+                    cell.id(),
+                    self.data.display()
+                ))?;
                 Ok(ExitCode::SUCCESS)
             }
             Err(error) if error.code == Code::Exists => {

@@ -10,6 +10,7 @@ use xtfs_protocol::Code;
 use xtfs_protocol::directory::ServiceState;
 
 use super::{Process, block_on};
+use crate::output;
 use crate::reach::Where;
 use crate::sizes;
 
@@ -64,7 +65,7 @@ impl Mkfs {
         );
         match admin.create_volume(&self.name, layout, owner, 0o755).await {
             Ok(volume) => {
-                println!("volume {} made: {}", volume.name, volume.id);
+                output::print(&format!("volume {} made: {}", volume.name, volume.id))?;
                 Ok(())
             }
             Err(error) if error.code == Code::Exists => bail!(

@@ -61,10 +61,16 @@ pub struct Cli {
 #[derive(Debug, Args)]
 pub struct Process {
     /// What is logged: a level, or levels by crate such as `warn,xtfs_osd=debug`
-    #[arg(long, global = true, value_name = "FILTER", env = "XTFS_LOG")]
+    #[arg(
+        long,
+        global = true,
+        value_name = "FILTER",
+        env = "XTFS_LOG",
+        help_heading = "Logging"
+    )]
     log: Option<String>,
     /// Log to this file instead of stderr
-    #[arg(long, global = true, value_name = "FILE")]
+    #[arg(long, global = true, value_name = "FILE", help_heading = "Logging")]
     log_file: Option<PathBuf>,
     /// This process was started by one that waits for its report
     #[arg(long, global = true, hide = true)]

@@ -7,6 +7,7 @@ use anyhow::{Context, Result, bail};
 use clap::Args;
 
 use super::{Process, block_on};
+use crate::output;
 use crate::reach::Where;
 
 /// Remove a volume with everything in it
@@ -45,7 +46,7 @@ impl Rmfs {
                 )
             })
         })??;
-        println!("volume {} removed", self.name);
+        output::print(&format!("volume {} removed", self.name))?;
         Ok(ExitCode::SUCCESS)
     }
 }
