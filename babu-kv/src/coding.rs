@@ -16,6 +16,15 @@ pub(crate) fn put_bytes(out: &mut Vec<u8>, bytes: &[u8]) {
     out.extend_from_slice(bytes);
 }
 
+/// Numbers of files and operations stay below this, so that counting on from one never overflows.
+pub(crate) const NUMBER_MAX: u64 = 1 << 60;
+
+/// The number between `prefix` and `suffix` of a file name.
+pub(crate) fn number_in(name: &str, prefix: &str, suffix: &str) -> Option<u64> {
+    let digits = name.strip_prefix(prefix)?.strip_suffix(suffix)?;
+    digits.parse().ok().filter(|n| *n <= NUMBER_MAX)
+}
+
 /// The `N` bytes at `at`, if there are so many.
 pub(crate) fn array_at<const N: usize>(bytes: &[u8], at: usize) -> Option<[u8; N]> {
     bytes.get(at..at.checked_add(N)?)?.try_into().ok()
@@ -91,6 +100,11 @@ impl<'a> Decoder<'a> {
             }
         }
         None
+    }
+
+    /// A varint up to [`NUMBER_MAX`].
+    pub(crate) fn number(&mut self) -> Option<u64> {
+        self.varint().filter(|n| *n <= NUMBER_MAX)
     }
 
     /// A varint that fits `usize` and `u32`.

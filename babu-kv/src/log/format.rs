@@ -23,7 +23,7 @@
 //! because the machine stopped in the middle of a write. They are cut, unless a later record says
 //! that they had been durable.
 
-use crate::coding::{Decoder, put_bytes, put_varint, u32_at, u64_at};
+use crate::coding::{Decoder, NUMBER_MAX, number_in, put_bytes, put_varint, u32_at, u64_at};
 use crate::keys::INDEX_BYTES;
 use std::ops::Range;
 use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
@@ -43,7 +43,7 @@ pub(crate) fn segment_name(number: u64) -> String {
 }
 
 pub(crate) fn segment_number(name: &str) -> Option<u64> {
-    name.strip_suffix(".log")?.parse().ok()
+    number_in(name, "", ".log")
 }
 
 pub(crate) fn segment_header(number: u64) -> [u8; SEGMENT_HEADER_BYTES] {
@@ -163,8 +163,7 @@ pub(crate) fn decode(record: &[u8]) -> Option<Payload> {
     match d.u8()? {
         BATCH => {
             let (sequence, count) = (d.u64()?, d.u32()?);
-            (count > 0 && sequence.checked_add(u64::from(count)).is_some())
-                .then_some(Payload::Batch { sequence, count })
+            (count > 0 && sequence <= NUMBER_MAX).then_some(Payload::Batch { sequence, count })
         }
         RESTART => {
             let after = d.u64()?;
@@ -264,5 +263,19 @@ mod tests {
             (b"\0\0\0\x03key".as_slice(), b"value".as_slice())
         );
         assert!(d.is_at_end());
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn hostile_bytes_do_no_harm(mut bytes in proptest::collection::vec(0..9u8, 25..120), kind in 0..5u8) {
+            bytes[RECORD_HEADER_BYTES] = kind;
+            let payload = decode(&bytes);
+            if let Some(Payload::Restart { records, .. }) = &payload {
+                assert!(records.iter().all(|range| range.end <= bytes.len()));
+            }
+            let record: std::sync::Arc<[u8]> = bytes.into();
+            let _ = check_record(&record, 1, 0);
+            let _ = crate::memtable::Memtable::new().apply(&record, 1, u32::from(kind));
+        }
     }
 }

@@ -71,11 +71,11 @@ impl Edit {
                     edit.indices
                         .push((id, String::from_utf8(d.bytes()?.to_vec()).ok()?));
                 }
-                3 => edit.log_number = Some(d.varint()?),
-                4 => edit.flushed = Some(d.varint()?),
-                5 => edit.next_file = Some(d.varint()?),
+                3 => edit.log_number = Some(d.number()?),
+                4 => edit.flushed = Some(d.number()?),
+                5 => edit.next_file = Some(d.number()?),
                 6 => edit.added.push((level(&mut d)?, table(&mut d)?)),
-                7 => edit.removed.push((level(&mut d)?, d.varint()?)),
+                7 => edit.removed.push((level(&mut d)?, d.number()?)),
                 _ => return None,
             }
         }
@@ -87,14 +87,17 @@ fn level(d: &mut Decoder<'_>) -> Option<usize> {
     d.length().filter(|level| *level < super::version::LEVELS)
 }
 
+/// No table has more bytes.
+const SIZE_MAX: u64 = 1 << 40;
+
 fn table(d: &mut Decoder<'_>) -> Option<TableMeta> {
     Some(TableMeta {
-        number: d.varint()?,
-        size: d.varint()?,
+        number: d.number()?,
+        size: d.varint().filter(|size| *size <= SIZE_MAX)?,
         hash: d.varint()?,
-        entries: d.varint()?,
-        tombstones: d.varint()?,
-        sequence_max: d.varint()?,
+        entries: d.number()?,
+        tombstones: d.number()?,
+        sequence_max: d.number()?,
         from: d.bytes()?.to_vec(),
         to: d.bytes()?.to_vec(),
     })
@@ -129,6 +132,15 @@ mod tests {
         assert_eq!(Edit::decode(&bytes), Some(edit));
         for cut in 0..bytes.len() {
             let _ = Edit::decode(&bytes[..cut]);
+        }
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn hostile_bytes_do_no_harm(bytes in proptest::collection::vec(0..24u8, 0..60)) {
+            if let Some(edit) = Edit::decode(&bytes) {
+                assert_eq!(Edit::decode(&edit.encode()), Some(edit));
+            }
         }
     }
 }

@@ -21,7 +21,7 @@
 //! Strings are varint length and bytes. A record is durable before the next is written, so that
 //! only the last can be torn: it is cut, because nothing that depends on it was done.
 
-use crate::coding::{u32_at, u64_at};
+use crate::coding::{number_in, u32_at, u64_at};
 use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
 
 pub(crate) const CURRENT: &str = "CURRENT";
@@ -33,7 +33,7 @@ pub(crate) fn manifest_name(number: u64) -> String {
 }
 
 pub(crate) fn manifest_number(name: &str) -> Option<u64> {
-    name.strip_prefix("MANIFEST-")?.parse().ok()
+    number_in(name, "MANIFEST-", "")
 }
 
 pub(crate) fn encode_current(number: u64) -> String {

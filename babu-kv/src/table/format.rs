@@ -22,7 +22,7 @@
 //! hide entries of older tables only.
 
 use crate::{
-    coding::{Decoder, put_bytes, put_varint, u32_at, u64_at},
+    coding::{Decoder, number_in, put_bytes, put_varint, u32_at, u64_at},
     keys::RangeTombstone,
 };
 use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
@@ -43,7 +43,7 @@ pub(crate) fn table_name(number: u64) -> String {
 }
 
 pub(crate) fn table_number(name: &str) -> Option<u64> {
-    name.strip_suffix(".table")?.parse().ok()
+    number_in(name, "", ".table")
 }
 
 /// Where a stored block lies; the length counts its trailer.
@@ -298,6 +298,22 @@ mod tests {
             let mut harmed = bytes.clone();
             harmed[at] ^= 0x80;
             assert!(Footer::decode(&harmed).is_err());
+        }
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn hostile_bytes_do_no_harm(bytes in proptest::collection::vec(0..9u8, 0..120)) {
+            if let Some(index) = Index::decode(&bytes) {
+                assert!(index.find(&bytes) <= index.len());
+            }
+            let _ = decode_tombstones(&bytes);
+            let _ = load(&bytes, 0);
+            let _ = Footer::decode(&bytes);
+            if let Some(block) = crate::table::block::Block::new(bytes.as_slice().into(), bytes.len()) {
+                let _ = block.get(&bytes);
+                let _ = block.unfold();
+            }
         }
     }
 }
