@@ -7,7 +7,7 @@ use babu_kv::{
 use std::{
     path::Path,
     sync::{
-        Arc, Mutex,
+        Arc, Condvar, Mutex,
         atomic::{AtomicBool, AtomicU64, Ordering::SeqCst},
     },
     thread,
@@ -310,4 +310,51 @@ fn handles_may_go_to_other_threads() {
     shared::<Error>();
     sent::<babu_kv::Iter>();
     sent::<Batch>();
+}
+
+#[test]
+fn writers_wait_for_a_slow_flush_at_the_memory_cap_and_readers_do_not() {
+    const MEMTABLE: usize = 16 << 10;
+    const BATCHES: u32 = 400;
+    let gate = Arc::new((Mutex::new(false), Condvar::new()));
+    let slow = FaultyFs::new(Arc::new(MemoryFs::new()));
+    let closed = gate.clone();
+    slow.after_sync(move || {
+        if thread::current().name() == Some("babu-flush") {
+            let (open, opened) = &*closed;
+            drop(
+                opened
+                    .wait_while(open.lock().unwrap(), |open| !*open)
+                    .unwrap(),
+            );
+        }
+    });
+    let options = Options {
+        fs: Arc::new(slow),
+        memtable_bytes: MEMTABLE,
+        memtables_waiting: 2,
+        ..Options::default()
+    };
+    let database = Database::open(Path::new("/db"), options).unwrap();
+    let index = database.index("index").unwrap();
+    thread::scope(|scope| {
+        let writer = scope.spawn(|| {
+            for n in 0..BATCHES {
+                let mut batch = Batch::new();
+                batch.put(&index, &n.to_be_bytes(), &[n as u8; 1000]);
+                database.commit(batch).unwrap();
+            }
+        });
+        while database.stats().stalls == 0 {
+            thread::yield_now();
+        }
+        let stats = database.stats();
+        assert!(stats.commits < u64::from(BATCHES));
+        assert!(stats.memtable_bytes < 3 * MEMTABLE + 4096, "{stats:?}");
+        assert_eq!(database.prefix(&index, b"").count() as u64, stats.commits);
+        assert!(!writer.is_finished());
+        *gate.0.lock().unwrap() = true;
+        gate.1.notify_all();
+    });
+    assert_eq!(database.prefix(&index, b"").count(), BATCHES as usize);
 }
