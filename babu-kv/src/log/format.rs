@@ -93,6 +93,11 @@ pub(crate) fn restart<'a>(after: u64, records: impl Iterator<Item = &'a [u8]>) -
     out
 }
 
+/// Whether the first byte of a payload is that of a restart record.
+pub(crate) fn is_restart(kind: u8) -> bool {
+    kind == RESTART
+}
+
 pub(crate) fn end() -> Vec<u8> {
     let mut out = vec![0; RECORD_HEADER_BYTES];
     out.push(END);

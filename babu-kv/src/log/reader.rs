@@ -103,7 +103,11 @@ impl Replay<'_> {
         let mut limit = u64::MAX;
         for (n, segment) in segments.iter().enumerate().rev() {
             limits[n] = limit;
-            let bytes = read_file(self.fs, &self.path(*segment))?;
+            let path = self.path(*segment);
+            if !self.may_restart(&path)? {
+                continue;
+            }
+            let bytes = read_file(self.fs, &path)?;
             if format::segment_header_checks(&bytes, *segment)
                 && let Some(record) = format::check_record(&bytes, *segment, SEGMENT_HEADER_BYTES)
                 && let Some(Payload::Restart { after, .. }) = format::decode(
@@ -114,6 +118,14 @@ impl Replay<'_> {
             }
         }
         Ok(limits)
+    }
+
+    /// A look at the kind of the first record saves reading most segments twice.
+    fn may_restart(&self, path: &Path) -> Result<bool> {
+        let mut start = [0; SEGMENT_HEADER_BYTES + RECORD_HEADER_BYTES + 1];
+        let file = self.fs.open(path, Open::Read).at("open", path)?;
+        let n = file.read_at(&mut start, 0).at("read", path)?;
+        Ok(n == start.len() && format::is_restart(start[start.len() - 1]))
     }
 
     fn read(

@@ -1,0 +1,141 @@
+//! Bytes that flip, files that are cut short or go missing.
+
+use crate::scenario::{DIR, OnError, batch, content, read_all, scenario, small};
+use babu_kv::{
+    Batch, Database, Durability, Error, Options,
+    fs::{Crash, Fs, MemoryFs},
+};
+use std::{path::Path, sync::Arc};
+
+/// A database with tables in several levels, a manifest of several records, and batches in the log.
+fn sample() -> MemoryFs {
+    let memory = MemoryFs::new();
+    let fs: Arc<dyn Fs> = Arc::new(memory.clone());
+    let mut applied = Vec::new();
+    scenario(&fs, OnError::Stop, &mut applied).unwrap();
+    let database = Database::open(Path::new(DIR), small(fs)).unwrap();
+    for round in 42..70 {
+        database.commit(batch(&database, round).unwrap()).unwrap();
+    }
+    database.close().unwrap();
+    memory
+}
+
+#[test]
+fn a_flipped_byte_anywhere_gives_an_error_or_the_right_answer() {
+    let memory = sample();
+    let whole = content(0..70);
+    let (mut flips, mut errors) = (0, 0);
+    for name in memory.list(Path::new(DIR)).unwrap() {
+        let path = Path::new(DIR).join(&name);
+        for at in 0..memory.file_len(&path).unwrap() as usize {
+            let image = memory.crash(Crash::Kept);
+            image.corrupt(&path, at, 1 << (at % 8)).unwrap();
+            let result = Database::open(Path::new(DIR), small(Arc::new(image)))
+                .and_then(|database| read_all(&database));
+            flips += 1;
+            match result {
+                Ok(found) => assert!(found == whole, "{name} at {at}: a wrong answer"),
+                Err(Error::Corrupt { .. }) => errors += 1,
+                Err(error) => panic!("{name} at {at}: {error}"),
+            }
+        }
+    }
+    assert!(errors * 10 > flips * 9, "{errors} errors in {flips} flips");
+}
+
+#[test]
+fn verification_finds_every_flipped_byte_of_a_table() {
+    let memory = sample();
+    let names = memory.list(Path::new(DIR)).unwrap();
+    let tables: Vec<_> = names
+        .iter()
+        .filter(|name| name.ends_with(".table"))
+        .collect();
+    assert!(tables.len() > 1, "{names:?}");
+    for name in tables {
+        let path = Path::new(DIR).join(name);
+        for at in (0..memory.file_len(&path).unwrap() as usize).step_by(3) {
+            let image = memory.crash(Crash::Kept);
+            let database = Database::open(Path::new(DIR), small(Arc::new(image.clone()))).unwrap();
+            assert!(database.verify().unwrap().tables > 1);
+            image.corrupt(&path, at, 0x40).unwrap();
+            let error = database.verify().unwrap_err();
+            assert!(
+                matches!(&error, Error::Corrupt { file, .. } if *file == path),
+                "{error}"
+            );
+        }
+    }
+}
+
+#[test]
+fn a_file_cut_short_anywhere_gives_an_error_or_a_prefix() {
+    let memory = sample();
+    for name in memory.list(Path::new(DIR)).unwrap() {
+        let path = Path::new(DIR).join(&name);
+        for length in 0..memory.file_len(&path).unwrap() {
+            let image = memory.crash(Crash::Kept);
+            image
+                .open(&path, babu_kv::fs::Open::Write)
+                .unwrap()
+                .set_len(length)
+                .unwrap();
+            let result = Database::open(Path::new(DIR), small(Arc::new(image)))
+                .and_then(|database| read_all(&database));
+            match result {
+                Ok(found) => assert!(
+                    (40..=70).any(|n| content(0..n) == found),
+                    "{name} cut to {length}: a wrong answer"
+                ),
+                Err(Error::Corrupt { .. }) => {}
+                Err(error) => panic!("{name} cut to {length}: {error}"),
+            }
+        }
+    }
+}
+
+#[test]
+fn a_missing_file_gives_an_error() {
+    let memory = sample();
+    for name in memory.list(Path::new(DIR)).unwrap() {
+        let image = memory.crash(Crash::Kept);
+        image.remove(&Path::new(DIR).join(&name)).unwrap();
+        let result = Database::open(Path::new(DIR), small(Arc::new(image)))
+            .and_then(|database| read_all(&database));
+        match result {
+            Ok(found) => assert!(name == "LOCK" && found == content(0..70), "{name}"),
+            Err(Error::Corrupt { .. } | Error::Io { .. }) => {}
+            Err(error) => panic!("{name}: {error}"),
+        }
+    }
+}
+
+#[test]
+fn a_log_segment_that_is_missing_in_the_middle_gives_an_error() {
+    let memory = MemoryFs::new();
+    let fs: Arc<dyn Fs> = Arc::new(memory.clone());
+    let database = Database::open(Path::new(DIR), Options::simulated(fs)).unwrap();
+    let index = database.index("index").unwrap();
+    for n in 0..4u8 {
+        let mut batch = Batch::new();
+        batch.put(&index, &[n], b"value");
+        database.write(batch, Durability::Synced).unwrap();
+        // Each checkpoint closes a segment.
+        database
+            .checkpoint(Path::new(&format!("/copy{n}")))
+            .unwrap();
+    }
+    database.close().unwrap();
+    for number in 1..=4 {
+        let image = memory.crash(Crash::Kept);
+        image
+            .remove(&Path::new(DIR).join(format!("{number:06}.log")))
+            .unwrap();
+        let result = Database::open(Path::new(DIR), Options::simulated(Arc::new(image)));
+        assert!(
+            matches!(result, Err(Error::Corrupt { .. })),
+            "segment {number}: {result:?}"
+        );
+    }
+}

@@ -1,0 +1,5 @@
+//! What happens when the file system fails, the machine stops, or bytes decay.
+
+mod decay;
+mod failures;
+mod scenario;
