@@ -14,6 +14,9 @@ pub struct ClientOptions {
     /// How long an operation tries before it fails with `EIO`. Doubling it makes applications
     /// ride out longer restarts of servers, and wait longer for servers that never return.
     pub op_deadline: Duration,
+    /// How long one attempt of an operation waits for its answer before the server is asked again.
+    /// Doubling it asks slow servers less often, and notices a replaced one later.
+    pub attempt_deadline: Duration,
     /// Bytes of file content that may be cached. Doubling it keeps more of what was read.
     pub cache_bytes: usize,
     /// Bytes that may be written but not yet sent. Doubling it lets writers run further ahead of
@@ -34,6 +37,7 @@ impl Default for ClientOptions {
             env: Env::real(),
             volume: "default".to_owned(),
             op_deadline: Duration::from_secs(60),
+            attempt_deadline: Duration::from_secs(10),
             cache_bytes: 256 << 20,
             dirty_bytes_max: 64 << 20,
             read_ahead_max: 8 << 20,

@@ -27,15 +27,12 @@ use xtfs_protocol::object::{ObjectOp, ObjectReply};
 use xtfs_protocol::transport::{Connection, Connector};
 use xtfs_protocol::{Answer, Call, CallHeader, Code, Error, Reply, Request, Result};
 
+use crate::options::ClientOptions;
 use numbers::Numbers;
 use retry::Step;
 
 /// Most requests on their way at a time.
 const IN_FLIGHT_MAX: usize = 512;
-
-/// Longest wait for one attempt: a peer that was replaced is asked again well before the
-/// operation's own deadline.
-const ATTEMPT_MAX: Duration = Duration::from_secs(10);
 
 /// The session as it stands.
 #[derive(Debug, Clone, Copy)]
@@ -55,6 +52,7 @@ pub(crate) struct Session {
     mrc: Arc<dyn Connection>,
     volume: String,
     limit: Duration,
+    attempt_limit: Duration,
     current: Mutex<Current>,
     reopening: tokio::sync::Mutex<()>,
     numbers: Numbers,
@@ -69,22 +67,22 @@ impl Session {
     /// Opens a session on a volume.
     pub(crate) async fn open(
         connector: Arc<dyn Connector>,
-        env: Env,
-        volume: String,
-        limit: Duration,
+        options: &ClientOptions,
     ) -> Result<Self> {
+        let limit = options.op_deadline;
         let none = Current {
             id: SessionId::default(),
             volume: VolumeId::default(),
             duration: limit,
         };
         let session = Self {
-            trace: AtomicU64::new(env.random_u64() >> 16),
-            env,
+            trace: AtomicU64::new(options.env.random_u64() >> 16),
+            env: options.env.clone(),
             mrc: connector.mrc(),
             connector,
-            volume,
+            volume: options.volume.clone(),
             limit,
+            attempt_limit: options.attempt_deadline,
             current: Mutex::new(none),
             reopening: tokio::sync::Mutex::new(()),
             numbers: Numbers::default(),
@@ -257,7 +255,9 @@ impl Session {
         payload: Bytes,
         deadline: Instant,
     ) -> Answer {
-        let limit = ATTEMPT_MAX.min(deadline.saturating_duration_since(Instant::now()));
+        let limit = self
+            .attempt_limit
+            .min(deadline.saturating_duration_since(Instant::now()));
         let header = CallHeader {
             session,
             sequence,

@@ -112,13 +112,7 @@ impl Vfs {
     /// # Errors
     /// The volume does not exist, or the MRC does not answer by the deadline.
     pub async fn open(connector: Arc<dyn Connector>, options: ClientOptions) -> Result<Self> {
-        let session = Session::open(
-            Arc::clone(&connector),
-            options.env.clone(),
-            options.volume.clone(),
-            options.op_deadline,
-        )
-        .await?;
+        let session = Session::open(Arc::clone(&connector), &options).await?;
         let session = Arc::new(session);
         let budget = Arc::new(Budget::new(options.cache_bytes, options.dirty_bytes_max));
         let read_only = options.read_only;
