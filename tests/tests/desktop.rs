@@ -15,7 +15,7 @@ const TOOLS: &[&str] = &[
 
 fn works_and_stays(mut cell: TestCell, big_mebibytes: u64) {
     let mut suites: Vec<Box<dyn Suite>> = vec![
-        Box::new(Copy::of(4000, 1500)),
+        Box::new(Copy::of(5000, 1000)),
         Box::new(Git::of(500)),
         Box::new(Build),
         Box::new(Sqlite::of(100)),

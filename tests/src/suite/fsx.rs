@@ -110,7 +110,7 @@ pub fn run(
 impl Profile {
     fn configuration(&self, without: &[&str]) -> String {
         let mut text = format!(
-            "flen = {}\n[opsize]\nmax = {}\n[weights]\n",
+            "flen = {}\n[opsize]\nmin = 1\nmax = {}\n[weights]\n",
             self.file_bytes_max, self.op_bytes_max
         );
         for (name, weight) in self.weights {
