@@ -388,7 +388,9 @@ impl Fields {
             shard: self.shard,
         };
         let (epoch, offset, length) = (self.epoch, self.offset, self.length);
-        offset.checked_add(length)?;
+        if matches!(self.kind, 1 | 3) {
+            offset.checked_add(length)?;
+        }
         Some(match self.kind {
             1 => Change::Write {
                 object,
@@ -459,6 +461,12 @@ mod tests {
                 epoch: 10,
                 remove_from: 4,
                 shorten: Some((3, 0)),
+            },
+            Change::Truncate {
+                file: file(),
+                epoch: u64::MAX,
+                remove_from: u64::MAX,
+                shorten: Some((u64::MAX, u32::MAX)),
             },
             Change::Truncate {
                 file: file(),

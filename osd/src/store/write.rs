@@ -103,6 +103,9 @@ impl Store {
         remove_from: u64,
         shorten: Option<(u64, u32)>,
     ) -> Result<i64> {
+        if let Some((_, length)) = shorten {
+            check_range(0, length as usize)?;
+        }
         self.relieve()?;
         let change = Change::Truncate {
             file,

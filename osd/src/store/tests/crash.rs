@@ -2,7 +2,8 @@
 
 use babu_kv::fs::{Crash, MemoryFs};
 
-use super::{State, observe, open, scenario};
+use super::{State, content, file, noise, object, observe, open, scenario, write};
+use crate::error::StoreError;
 
 /// Runs the scenario, with a flush or checkpoint after some steps, and looks at every crash image.
 fn crash_everywhere(flush_every: usize, checkpoint_every: usize) {
@@ -55,4 +56,16 @@ fn a_crash_keeps_what_was_flushed() {
 fn a_crash_between_checkpoints_keeps_everything_before_them() {
     crash_everywhere(3, 3);
     crash_everywhere(usize::MAX, 2);
+}
+
+#[test]
+fn a_truncation_to_an_absurd_length_does_not_end_the_log_for_others() {
+    let fs = MemoryFs::new();
+    let store = open(&fs);
+    write(object(1, 0), 0, noise(1, 100)).run(&store).unwrap();
+    let absurd = store.truncate(file(1), 1, 1, Some((0, u32::MAX)));
+    assert!(matches!(absurd, Err(StoreError::Invalid(_))), "{absurd:?}");
+    write(object(2, 0), 0, noise(2, 100)).run(&store).unwrap();
+    let store = open(&fs.crash(Crash::Kept));
+    assert_eq!(content(&store, object(2, 0), 100).unwrap(), noise(2, 100));
 }
