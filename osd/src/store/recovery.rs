@@ -188,10 +188,17 @@ impl Store {
         let Some(last) = kept.last().copied() else {
             return Ok(());
         };
-        for segment in dropped {
+        // From the end, and durably: a segment that comes back after another loss of power would
+        // be replayed behind what is written from now on.
+        for segment in dropped.iter().rev() {
             self.files
                 .remove(*segment)
                 .at("remove", &self.files.path(*segment))?;
+        }
+        if !dropped.is_empty() {
+            self.fs
+                .sync_dir(self.files.dir())
+                .at("fsync", self.files.dir())?;
         }
         let path = self.files.path(last);
         let file = self.files.reopen(last).at("open", &path)?;
@@ -203,7 +210,9 @@ impl Store {
                 .at("write", &path)?;
         }
         if length > end {
-            file.set_len(end).at("cut", &path)?;
+            file.set_len(end)
+                .and_then(|()| file.sync_data())
+                .at("cut", &path)?;
         }
         let mut unsynced = Vec::new();
         let mut layers = self.layers.write();

@@ -1,8 +1,8 @@
 //! Loss of power after every step: what was durable is there, and the state is a prefix.
 
-use babu_kv::fs::{Crash, MemoryFs};
+use babu_kv::fs::{Crash, Fs, MemoryFs};
 
-use super::{State, content, file, noise, object, observe, open, scenario, write};
+use super::{State, content, file, noise, object, observe, open, scenario, segment_path, write};
 use crate::error::StoreError;
 
 /// Runs the scenario, with a flush or checkpoint after some steps, and looks at every crash image.
@@ -68,4 +68,26 @@ fn a_truncation_to_an_absurd_length_does_not_end_the_log_for_others() {
     write(object(2, 0), 0, noise(2, 100)).run(&store).unwrap();
     let store = open(&fs.crash(Crash::Kept));
     assert_eq!(content(&store, object(2, 0), 100).unwrap(), noise(2, 100));
+}
+
+#[test]
+fn a_segment_that_recovery_dropped_does_not_come_back_after_the_next_loss_of_power() {
+    let fs = MemoryFs::new();
+    let store = open(&fs);
+    // The first segment ends with its only record; the second holds one more.
+    write(object(1, 0), 0, noise(1, 100_000))
+        .run(&store)
+        .unwrap();
+    write(object(2, 0), 0, noise(2, 100)).run(&store).unwrap();
+    assert_eq!(store.appender.lock().segment, 2);
+    // The disk has the names and the second segment, but not all of the first.
+    let image = fs.crash(Crash::Kept);
+    image.corrupt(&segment_path(1), 50_000, 1).unwrap();
+    let store = open(&image);
+    assert!(!image.exists(&segment_path(2)).unwrap());
+    write(object(1, 0), 0, noise(3, 100)).run(&store).unwrap();
+    store.flush(file(1)).unwrap();
+    let store = open(&image.crash(Crash::Lost));
+    assert_eq!(content(&store, object(1, 0), 100).unwrap(), noise(3, 100));
+    assert!(store.lookup(object(2, 0)).unwrap().is_none());
 }
