@@ -17,6 +17,9 @@ const EXTENTS_STEP: usize = 64;
 /// as many bytes, make writers do it themselves.
 const CHECKPOINT_COST: u64 = 8192;
 
+/// How often a write looks for room that others take before it is there.
+const ROOM_ATTEMPTS_MAX: usize = 3;
+
 /// Room that is enough for any change which is made where it arrives.
 const CALM_BYTES: u64 = 1 << 20;
 
@@ -44,20 +47,35 @@ impl Store {
         if length == 0 {
             return Ok(0);
         }
-        self.room_for(bytes.len() as u64)?;
-        self.relieve()?;
         let change = Change::Write {
             object,
             epoch,
             offset,
             length,
         };
-        let prepared = Prepared::with_pieces(change, &[(offset, bytes)], self.limits.compress);
-        // Brings the index's blocks into memory before the lock is taken.
-        self.lookup(object)?;
-        let allowed = || self.check_epoch(object.file, epoch).map(|()| true);
-        let Some(done) = self.commit(prepared, allowed)? else {
-            return Ok(0);
+        let mut room = bytes.len() as u64;
+        let mut done = None;
+        for _ in 0..ROOM_ATTEMPTS_MAX {
+            self.room_for(room)?;
+            self.relieve()?;
+            let prepared = Prepared::with_pieces(change, &[(offset, bytes)], self.limits.compress);
+            room = prepared.bytes.len() as u64;
+            // Brings the index's blocks into memory before the lock is taken.
+            self.lookup(object)?;
+            let allowed = || {
+                self.check_epoch(object.file, epoch)?;
+                // Many may have found the same room; here they come one by one.
+                self.has_room(room)
+            };
+            done = self.commit(prepared, allowed)?;
+            if done.is_some() {
+                break;
+            }
+        }
+        let Some(done) = done else {
+            return Err(StoreError::NoSpace {
+                path: self.dir.clone(),
+            });
         };
         let (before, after) = done.extents;
         if after > EXTENTS_MAX && before / EXTENTS_STEP != after / EXTENTS_STEP {

@@ -171,3 +171,33 @@ fn readers_never_fail_while_segments_move_under_them() {
     let space = store.space().unwrap();
     assert!(space.segment_bytes < 3 * space.live_bytes, "{space:?}");
 }
+
+#[test]
+fn many_writers_at_once_leave_the_reserve_to_deletions() {
+    let fs = MemoryFs::new();
+    fs.set_capacity(Some(8 << 20));
+    let store = open(&fs);
+    let reserve = store.limits.reserve_bytes;
+    std::thread::scope(|scope| {
+        for data in 1..=8 {
+            let store = &store;
+            scope.spawn(move || {
+                let writes = (0..40).map(|number| {
+                    let bytes = noise(number, 150_000);
+                    write(object(data, number), 0, bytes).run(store)
+                });
+                let refused = writes.filter_map(Result::err).next();
+                assert!(matches!(refused, Some(StoreError::NoSpace { .. })));
+            });
+        }
+    });
+    // One record more than the writers saw, and what the index took.
+    let left = (8 << 20) - fs.used_bytes();
+    assert!(left >= reserve / 2, "{left} bytes left of {reserve}");
+    for data in 1..=8 {
+        Step::Delete { file: file(data) }.run(&store).unwrap();
+    }
+    write(object(9, 0), 0, noise(1, 150_000))
+        .run(&store)
+        .unwrap();
+}
