@@ -75,7 +75,7 @@ pub(crate) struct Store {
     reclaiming: Mutex<()>,
     checkpointing: Mutex<()>,
     damage: DamageLog,
-    /// Segments with damaged bytes, which cannot be emptied.
+    /// Segments with bytes that cannot be read, which cannot be emptied.
     kept: Mutex<BTreeSet<u64>>,
     work: Notify,
     _lock: Box<dyn Lock>,

@@ -41,6 +41,17 @@ enum Pressure {
     High,
 }
 
+/// What became of a segment that was to be emptied.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Emptied {
+    /// Nothing refers to it any more.
+    Yes,
+    /// Some of it cannot be moved. It is not tried again before the next start.
+    Kept,
+    /// There is no room for what it holds.
+    NoRoom,
+}
+
 impl Pressure {
     fn is_worth(self, info: &SegmentInfo) -> bool {
         match self {
@@ -58,7 +69,7 @@ impl Store {
         self.checkpoint()?;
         let mut moved = false;
         for segment in self.worthwhile(Pressure::Low) {
-            moved |= self.empty_segment(segment)?;
+            moved |= self.empty_segment(segment)? == Emptied::Yes;
         }
         if moved {
             self.checkpoint()?;
@@ -76,11 +87,15 @@ impl Store {
         self.checkpoint()?;
         for _ in 0..PASSES_MAX {
             for segment in self.worthwhile(Pressure::High) {
-                if enough()? || !self.empty_segment(segment)? {
+                if enough()? {
                     return Ok(());
                 }
-                // Each segment makes the room in which the next one is emptied.
-                self.checkpoint()?;
+                match self.empty_segment(segment)? {
+                    // Each segment makes the room in which the next one is emptied.
+                    Emptied::Yes => self.checkpoint()?,
+                    Emptied::Kept => {}
+                    Emptied::NoRoom => return Ok(()),
+                }
             }
         }
         Ok(())
@@ -151,36 +166,37 @@ impl Store {
         candidates.into_iter().map(|(_, number)| number).collect()
     }
 
-    /// Writes anew what still refers to a segment. Says whether everything moved.
-    fn empty_segment(&self, segment: u64) -> Result<bool> {
-        let info = self.layers.read().segments.get(&segment).copied();
-        let live = info.unwrap_or_default().live;
+    /// Writes anew what still refers to a segment.
+    fn empty_segment(&self, segment: u64) -> Result<Emptied> {
+        let live = |info: Option<&SegmentInfo>| info.map_or(0, |info| info.live);
+        let before = live(self.layers.read().segments.get(&segment));
         let space = self.fs.space(&self.dir).at("statvfs", &self.dir)?;
         if space
             .free_bytes
             .saturating_sub(self.limits.reserve_bytes / 4)
-            < live
+            < before
         {
-            return Ok(false);
+            return Ok(Emptied::NoRoom);
         }
+        // One file that cannot be read must not keep the space of all others.
         let objects = match self.objects_written_in(segment) {
-            Err(StoreError::SegmentGone { .. }) => return Ok(false),
+            Err(error @ (StoreError::SegmentGone { .. } | StoreError::Io { .. })) => {
+                tracing::warn!(segment, %error, "a segment cannot be emptied");
+                BTreeSet::new()
+            }
             outcome => outcome?,
         };
         for object in objects {
             self.move_object(object, segment)?;
         }
-        let info = self.layers.read().segments.get(&segment).copied();
-        let empty = info.is_none_or(|info| info.live == 0);
-        if !empty {
-            // Damaged bytes stay where they are; the segment is not tried again before the next
-            // start.
-            self.kept.lock().insert(segment);
+        if live(self.layers.read().segments.get(&segment)) == 0 {
+            return Ok(Emptied::Yes);
         }
-        Ok(empty)
+        self.kept.lock().insert(segment);
+        Ok(Emptied::Kept)
     }
 
-    /// Writes anew what an object has in a segment, unless it is damaged.
+    /// Writes anew what an object has in a segment, unless it cannot be read.
     fn move_object(&self, object: ObjectId, segment: u64) -> Result<()> {
         for _ in 0..MOVE_ATTEMPTS_MAX {
             let refers = |map: &ObjectMap| map.extents().iter().any(|e| e.place.segment == segment);

@@ -2,9 +2,11 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use babu_kv::fs::MemoryFs;
+use babu_kv::fs::{Fs, MemoryFs};
 
-use super::{Step, content, file, noise, object, observe, open, segment_bytes, write};
+use super::{
+    Step, content, file, noise, object, observe, open, segment_bytes, segment_path, write,
+};
 use crate::error::StoreError;
 
 #[test]
@@ -200,4 +202,30 @@ fn many_writers_at_once_leave_the_reserve_to_deletions() {
     write(object(9, 0), 0, noise(1, 150_000))
         .run(&store)
         .unwrap();
+}
+
+#[test]
+fn one_segment_that_cannot_be_read_does_not_keep_the_space_of_others() {
+    let fs = MemoryFs::new();
+    let store = open(&fs);
+    for number in 0..3 {
+        write(object(1, number), 0, noise(number, 1000))
+            .run(&store)
+            .unwrap();
+        write(object(2, number), 0, noise(number, 100_000))
+            .run(&store)
+            .unwrap();
+    }
+    assert_eq!(store.appender.lock().segment, 3);
+    Step::Delete { file: file(2) }.run(&store).unwrap();
+    store.checkpoint().unwrap();
+    drop(store);
+    fs.remove(&segment_path(1)).unwrap();
+    let store = open(&fs);
+    store.reclaim_until(|| Ok(false)).unwrap();
+    assert!(!fs.exists(&segment_path(2)).unwrap());
+    assert_eq!(content(&store, object(1, 1), 1000).unwrap(), noise(1, 1000));
+    let lost = content(&store, object(1, 0), 1000);
+    assert!(matches!(lost, Err(StoreError::Damaged { .. })), "{lost:?}");
+    assert!(!store.wants_reclaim(), "it would try for ever");
 }
