@@ -4,7 +4,7 @@ use crate::{
     core::Core,
     error::Result,
     iter::Cursor,
-    keys::{self, Kind, Range},
+    keys::{Kind, Range},
     manifest::{edit::Edit, version::Version},
     memtable::{Memtable, MemtableCursor},
     table::{TableMeta, builder::TableBuilder, filter},
@@ -53,14 +53,13 @@ impl Core {
         memtable: &Arc<Memtable>,
         version: &Version,
     ) -> Result<Option<TableMeta>> {
-        let mut tombstones = memtable.tombstones(u64::MAX);
+        let mut tombstones = memtable.tombstones(&Range::all(), u64::MAX);
         let mut cursor = MemtableCursor::new(memtable.clone(), u64::MAX);
         let mut builder = None;
         let number = || self.next_file.fetch_add(1, Relaxed);
         cursor.seek(&[])?;
         while let Some(entry) = cursor.entry() {
-            let hidden =
-                !tombstones.is_empty() && keys::covering(&tombstones, entry.key) > entry.sequence;
+            let hidden = memtable.covering(entry.key, u64::MAX) > entry.sequence;
             // A range tombstone that hides a deletion deletes the same and more.
             let drop = hidden || (entry.kind == Kind::Delete && !is_known(version, entry.key));
             if !drop {
@@ -80,7 +79,6 @@ impl Core {
             };
             version.tables().any(|table| table.overlaps(&range))
         });
-        tombstones.sort_by(|a, b| a.from.cmp(&b.from));
         if builder.is_none() && !tombstones.is_empty() {
             builder = Some(TableBuilder::new(&self.tables, number(), 0, &self.options)?);
         }

@@ -56,6 +56,14 @@ pub(crate) struct Range {
 }
 
 impl Range {
+    /// The range of all keys.
+    pub(crate) fn all() -> Range {
+        Range {
+            from: Vec::new(),
+            to: None,
+        }
+    }
+
     pub(crate) fn new(index: u32, from: Bound<&[u8]>, to: Bound<&[u8]>) -> Range {
         let successor = |key: &[u8]| {
             let mut full = full_key(index, key);
@@ -104,17 +112,6 @@ pub(crate) struct RangeTombstone {
     pub from: Vec<u8>,
     pub to: Vec<u8>,
     pub sequence: u64,
-}
-
-/// The highest sequence number of a tombstone that covers `key`, 0 when none does.
-pub(crate) fn covering(tombstones: &[RangeTombstone], key: &[u8]) -> u64 {
-    let covers = |t: &&RangeTombstone| t.from.as_slice() <= key && key < t.to.as_slice();
-    tombstones
-        .iter()
-        .filter(covers)
-        .map(|t| t.sequence)
-        .max()
-        .unwrap_or(0)
 }
 
 #[cfg(test)]

@@ -51,6 +51,7 @@
 //! | `commit`, `sync` | the order of writers; which batches are durable |
 //! | `log` | segments of the log: format, writing, replay |
 //! | `memtable`, `state` | the newest entries; what a reader reads |
+//! | `tombstones` | deleted ranges, arranged for questions |
 //! | `table`, `cache` | sorted tables: format, building, reading |
 //! | `manifest` | which files make up the database |
 //! | `flush`, `compact`, `worker` | from memory to disk and down the levels |
@@ -83,6 +84,7 @@ mod state;
 mod stats;
 mod sync;
 mod table;
+mod tombstones;
 mod verify;
 mod worker;
 

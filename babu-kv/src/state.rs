@@ -16,6 +16,7 @@ use crate::{
     memtable::{Found, Memtable, MemtableCursor},
     slice::Value,
     table::{cursor::TableCursor, filter},
+    tombstones::Tombstones,
 };
 use std::sync::Arc;
 
@@ -67,29 +68,27 @@ impl State {
         direction: Direction,
     ) -> Result<Merge> {
         let mut cursors: Vec<Box<dyn Cursor>> = Vec::new();
-        let mut tombstones = Vec::new();
+        let mut tombstones = Tombstones::default();
         for memtable in self.memtables() {
-            tombstones.extend(memtable.tombstones(sequence));
+            let here = memtable.tombstones(range, sequence);
+            here.into_iter().for_each(|t| tombstones.add(t));
             if memtable.overlaps(range) {
                 cursors.push(Box::new(MemtableCursor::new(memtable.clone(), sequence)));
             }
         }
         for table in self.version.levels[0].iter().filter(|t| t.overlaps(range)) {
-            tombstones.extend_from_slice(table.reader()?.tombstones());
+            table.tombstones_into(range, &mut tombstones)?;
             cursors.push(Box::new(TableCursor::new(table.clone(), true)));
         }
         for level in &self.version.levels[1..] {
             let tables = version::within(level, range);
             for table in tables {
-                if table.meta.tombstones > 0 {
-                    tombstones.extend_from_slice(table.reader()?.tombstones());
-                }
+                table.tombstones_into(range, &mut tombstones)?;
             }
             if !tables.is_empty() {
                 cursors.push(Box::new(LevelCursor::new(tables.to_vec(), true)));
             }
         }
-        tombstones.retain(|t| range.overlaps(&t.from, &t.to));
         Merge::new(cursors, tombstones, range, direction)
     }
 }

@@ -15,6 +15,7 @@ use crate::{
         version::{self, LEVELS, Version},
     },
     table::{TableMeta, builder::TableBuilder, cursor::TableCursor, filter},
+    tombstones::Tombstones,
 };
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -133,27 +134,23 @@ impl<'a> Outputs<'a> {
         for (_, tables) in &job.below {
             cursors.push(Box::new(LevelCursor::new(tables.clone(), false)));
         }
-        let mut tombstones = Vec::new();
+        let all = Range::all();
+        let mut tombstones = Tombstones::default();
         for (_, table) in job.tables() {
-            tombstones.extend_from_slice(table.reader()?.tombstones());
+            table.tombstones_into(&all, &mut tombstones)?;
         }
-        tombstones.sort_by(|a, b| a.from.cmp(&b.from));
-        let all = Range {
-            from: Vec::new(),
-            to: None,
-        };
-        let merge = Merge::new(cursors, tombstones.clone(), &all, Direction::Forward)?;
+        let mut kept: Vec<RangeTombstone> = tombstones.within(&all, u64::MAX).collect();
+        let merge = Merge::new(cursors, tombstones, &all, Direction::Forward)?;
         let mut outputs = Outputs {
             core,
             job,
             version,
             merge,
-            tombstones,
+            tombstones: Vec::new(),
             builder: None,
             from: Vec::new(),
             done: Vec::new(),
         };
-        let mut kept = std::mem::take(&mut outputs.tombstones);
         kept.retain(|t| outputs.is_needed_below(t));
         outputs.tombstones = kept;
         Ok(outputs)

@@ -3,8 +3,9 @@
 use super::Cursor;
 use crate::{
     error::Result,
-    keys::{Kind, Range, RangeTombstone, covering},
+    keys::{Kind, Range},
     slice::Value,
+    tombstones::Tombstones,
 };
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -23,7 +24,7 @@ pub(crate) struct Newest {
 pub(crate) struct Merge {
     /// From new to old.
     cursors: Vec<Box<dyn Cursor>>,
-    tombstones: Vec<RangeTombstone>,
+    tombstones: Tombstones,
     direction: Direction,
     key: Vec<u8>,
 }
@@ -32,7 +33,7 @@ impl Merge {
     /// Starts at the near end of `range`. The caller ends it at the far end.
     pub(crate) fn new(
         mut cursors: Vec<Box<dyn Cursor>>,
-        tombstones: Vec<RangeTombstone>,
+        tombstones: Tombstones,
         range: &Range,
         direction: Direction,
     ) -> Result<Merge> {
@@ -95,7 +96,7 @@ impl Merge {
 
     /// Whether a range tombstone deletes the key that was given last, written at `sequence`.
     pub(crate) fn is_covered(&self, sequence: u64) -> bool {
-        !self.tombstones.is_empty() && covering(&self.tombstones, &self.key) > sequence
+        !self.tombstones.is_empty() && self.tombstones.covering(&self.key, u64::MAX) > sequence
     }
 
     /// The value of the next key inside `range` that has one.

@@ -14,6 +14,7 @@ use crate::{
     keys::{self, Kind, RangeTombstone},
     log::format::{self, OPERATIONS_AT, Operation},
     slice::Value,
+    tombstones::Tombstones,
 };
 use crossbeam_skiplist::SkipMap;
 use parking_lot::RwLock;
@@ -126,7 +127,7 @@ pub(crate) struct Found {
 
 pub(crate) struct Memtable {
     map: SkipMap<EntryKey, EntryValue>,
-    tombstones: RwLock<Vec<RangeTombstone>>,
+    tombstones: RwLock<Tombstones>,
     tombstone_count: AtomicUsize,
     bytes: AtomicUsize,
     entries: AtomicUsize,
@@ -166,7 +167,7 @@ impl Memtable {
                     let (from, to) = (record[from].to_vec(), record[to].to_vec());
                     self.tombstones
                         .write()
-                        .push(RangeTombstone { from, to, sequence });
+                        .add(RangeTombstone { from, to, sequence });
                     self.tombstone_count.fetch_add(1, Release);
                 }
             }
@@ -225,24 +226,15 @@ impl Memtable {
         if self.tombstone_count.load(Relaxed) == 0 {
             return 0;
         }
-        let tombstones = self.tombstones.read();
-        let seen = tombstones.iter().filter(|t| {
-            t.sequence <= sequence && t.from.as_slice() <= key && key < t.to.as_slice()
-        });
-        seen.map(|t| t.sequence).max().unwrap_or(0)
+        self.tombstones.read().covering(key, sequence)
     }
 
-    /// Range tombstones up to `sequence`.
-    pub(crate) fn tombstones(&self, sequence: u64) -> Vec<RangeTombstone> {
+    /// Range tombstones up to `sequence` that share keys with `range`, in order and without overlap.
+    pub(crate) fn tombstones(&self, range: &keys::Range, sequence: u64) -> Vec<RangeTombstone> {
         if self.tombstone_count.load(Relaxed) == 0 {
             return Vec::new();
         }
-        self.tombstones
-            .read()
-            .iter()
-            .filter(|t| t.sequence <= sequence)
-            .cloned()
-            .collect()
+        self.tombstones.read().within(range, sequence).collect()
     }
 
     pub(crate) fn overlaps(&self, range: &keys::Range) -> bool {

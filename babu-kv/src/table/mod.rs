@@ -7,7 +7,7 @@ pub(crate) mod filter;
 pub(crate) mod format;
 pub(crate) mod reader;
 
-use crate::{cache::Cache, error::Result, fs::Fs, keys, memtable::Found};
+use crate::{cache::Cache, error::Result, fs::Fs, keys, memtable::Found, tombstones::Tombstones};
 use parking_lot::Mutex;
 use reader::Reader;
 use std::{
@@ -114,19 +114,25 @@ impl Table {
     /// that covers the key.
     pub(crate) fn get(&self, key: &[u8], hash: u64) -> Result<(Option<Found>, u64)> {
         let reader = self.reader()?;
-        Ok((
-            reader.get(key, hash)?,
-            keys::covering(reader.tombstones(), key),
-        ))
+        let hidden = reader.tombstones().covering(key, u64::MAX);
+        Ok((reader.get(key, hash)?, hidden))
     }
 
-    /// Whether an entry or range tombstone for `key` may be in it.
+    /// Adds the range tombstones that share keys with `range`.
+    pub(crate) fn tombstones_into(&self, range: &keys::Range, out: &mut Tombstones) -> Result<()> {
+        if self.meta.tombstones > 0 {
+            let here = self.reader()?.tombstones().within(range, u64::MAX);
+            here.for_each(|t| out.add(t));
+        }
+        Ok(())
+    }
+
+    /// Whether an entry for `key` may be in it.
     pub(crate) fn may_know(&self, key: &[u8], hash: u64) -> Result<bool> {
         if !self.covers(key) {
             return Ok(false);
         }
-        let reader = self.reader()?;
-        Ok(reader.may_contain(hash) || !reader.tombstones().is_empty())
+        Ok(self.reader()?.may_contain(hash))
     }
 }
 

@@ -4,8 +4,8 @@ use super::{TableMeta, Tables, block::Block, filter, format};
 use crate::{
     error::{Context, Error, Result},
     fs::{File, Open},
-    keys::RangeTombstone,
     memtable::Found,
+    tombstones::Tombstones,
 };
 use format::{CONTENT_BYTES_MAX, Content, FOOTER_BYTES, Footer, Handle, Index};
 use std::{fmt, iter::repeat_n, path::PathBuf, sync::Arc};
@@ -19,7 +19,7 @@ pub(crate) struct Reader {
     file: Arc<dyn File>,
     index: Index,
     filter: Vec<u8>,
-    tombstones: Vec<RangeTombstone>,
+    tombstones: Tombstones,
 }
 
 impl Reader {
@@ -49,7 +49,7 @@ impl Reader {
             file,
             index: Index::default(),
             filter: Vec::new(),
-            tombstones: Vec::new(),
+            tombstones: Tombstones::default(),
         };
         let ill = |reader: &Reader, handle: Handle, what: &str| {
             Error::corrupt(&reader.path, handle.offset, what)
@@ -63,17 +63,18 @@ impl Reader {
         }
         let content = reader.content(footer.tombstones)?;
         let tombstones = format::decode_tombstones(&content);
-        reader.tombstones = tombstones.ok_or_else(|| {
+        let tombstones = tombstones.ok_or_else(|| {
             ill(
                 &reader,
                 footer.tombstones,
                 "the range tombstones are not well formed",
             )
         })?;
+        reader.tombstones = tombstones.into_iter().collect();
         Ok(reader)
     }
 
-    pub(crate) fn tombstones(&self) -> &[RangeTombstone] {
+    pub(crate) fn tombstones(&self) -> &Tombstones {
         &self.tombstones
     }
 
