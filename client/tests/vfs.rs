@@ -163,6 +163,28 @@ async fn fsync_reaches_the_disks_of_the_osds_and_the_mrc_in_this_order() {
 }
 
 #[tokio::test]
+async fn fsync_covers_what_was_written_and_closed_before() {
+    let cell = Cell::new(2);
+    let vfs = cell.client().await;
+    let file = create(&vfs, "file").await;
+    vfs.write(file.handle, at(0, &[1; 10])).await.unwrap();
+    vfs.release(file.handle).await.unwrap();
+    assert_eq!(
+        vfs.inodes_kept(),
+        0,
+        "nothing is known of the file any more"
+    );
+    let again = vfs
+        .open_file(&root(), file.found.attr.ino, BOTH)
+        .await
+        .unwrap();
+    vfs.fsync(again.handle).await.unwrap();
+    assert_eq!(cell.osds[0].state.lock().flushes, 1);
+    vfs.fsync(again.handle).await.unwrap();
+    assert_eq!(cell.osds[0].state.lock().flushes, 1, "nothing was written");
+}
+
+#[tokio::test]
 async fn a_file_that_shrank_and_grew_again_reads_zeros_in_between() {
     let cell = Cell::new(2);
     let vfs = cell.client().await;

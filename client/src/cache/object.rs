@@ -140,6 +140,14 @@ impl ObjectBuffer {
         self.shrink();
     }
 
+    /// Nobody knows whether the departing bytes arrived: they are dirty again.
+    pub(crate) fn returned(&mut self) {
+        let departing = std::mem::take(&mut self.departing);
+        for (low, high) in departing.iter() {
+            self.dirty.insert(low, high);
+        }
+    }
+
     /// Forgets `start..end`, dirty or not. Nothing may be departing.
     pub(crate) fn forget(&mut self, start: u32, end: u32) {
         self.known.remove(start, end);
@@ -233,6 +241,17 @@ mod tests {
         assert!(buffer.depart().is_empty(), "the first is still on its way");
         buffer.arrived();
         assert_eq!(buffer.depart(), vec![(1, Bytes::from_static(b"two"))]);
+    }
+
+    #[test]
+    fn bytes_whose_sending_was_given_up_are_sent_again() {
+        let mut buffer = ObjectBuffer::default();
+        buffer.write(0, b"0123456789");
+        buffer.depart();
+        buffer.write(4, b"xy");
+        buffer.returned();
+        let whole = Bytes::from_static(b"0123xy6789");
+        assert_eq!(buffer.depart(), vec![(0, whole)]);
     }
 
     #[test]

@@ -25,6 +25,8 @@ pub(crate) enum Need {
     Read,
     /// To write.
     Write,
+    /// To make durable what was written.
+    Flush,
     /// To write, without carrying out a pending cut first.
     Cut,
 }
@@ -191,7 +193,12 @@ impl Inner {
                 state.version.map(|known| known.saturating_add(1)) == Some(version)
             }
         };
+        if size == 0 && (after == After::SetSize || !state.unflushed_known) {
+            state.unflushed.clear();
+            state.unflushed_known = true;
+        }
         if !keep {
+            state.unflushed_known &= size == 0;
             inode.evict_clean(&mut state);
             state.changes += 1;
             state.kernel_stale = true;
@@ -203,10 +210,10 @@ impl Inner {
 
     fn suffices(&self, access: &Access, need: Need) -> bool {
         let capability = &access.capability;
-        let right = if need == Need::Read {
-            capability.read
-        } else {
-            capability.write
+        let right = match need {
+            Need::Read => capability.read,
+            Need::Write | Need::Cut => capability.write,
+            Need::Flush => true,
         };
         right && capability.session == self.session.current().id
     }
@@ -223,7 +230,8 @@ impl Inner {
         if access.serial != serial && self.suffices(&access, need) {
             return Ok(access);
         }
-        self.reopen(inode, need != Need::Read).await?;
+        let write = matches!(need, Need::Write | Need::Cut);
+        self.reopen(inode, write).await?;
         inode.access()
     }
 

@@ -13,6 +13,7 @@ use xtfs_protocol::object::{ObjectOp, ObjectReply, Stability};
 use xtfs_protocol::{Code, Error, Result};
 
 use super::access::Need;
+use crate::cache::object::ObjectBuffer;
 use crate::session::within;
 use crate::vfs::Inner;
 use crate::vfs::inode::{Access, Inode, Pending};
@@ -24,12 +25,13 @@ const PARALLEL: usize = 8;
 pub(crate) async fn run(inner: Arc<Inner>, mut stop: watch::Receiver<bool>) {
     let pause = (inner.options.dirty_age_max / 5).max(Duration::from_millis(10));
     loop {
-        tokio::select! {
+        // A writer that waits for room kicks.
+        let kicked = tokio::select! {
             _ = stop.wait_for(|stop| *stop) => return,
-            () = tokio::time::sleep(pause) => {}
-            () = inner.kick.notified() => {}
-        }
-        let everything = inner.budget.is_pressed();
+            () = tokio::time::sleep(pause) => false,
+            () = inner.kick.notified() => true,
+        };
+        let everything = kicked || inner.budget.is_pressed();
         let now = Instant::now();
         for inode in inner.dirty_inodes() {
             let old = inode.state.lock().dirty_since.is_some_and(|since| {
@@ -38,11 +40,11 @@ pub(crate) async fn run(inner: Arc<Inner>, mut stop: watch::Receiver<bool>) {
             if !(everything || old) {
                 continue;
             }
-            tokio::select! {
-                _ = stop.wait_for(|stop| *stop) => return,
-                result = inner.flush_inode(&inode) => if let Err(error) = result {
-                    tracing::warn!(ino = inode.ino, %error, "sending in the background failed");
-                }
+            if let Err(error) = inner.flush_inode(&inode).await {
+                tracing::warn!(ino = inode.ino, %error, "sending in the background failed");
+            }
+            if *stop.borrow() {
+                return;
             }
         }
     }
@@ -74,7 +76,7 @@ impl Inner {
     /// as well.
     pub(crate) async fn flush_inode(self: &Arc<Self>, inode: &Arc<Inode>) -> Result<()> {
         if !inode.state.lock().is_dirty() {
-            self.dirty.lock().remove(&inode.ino);
+            self.forget_clean(inode);
             return Ok(());
         }
         let deadline = self.session.deadline();
@@ -88,15 +90,24 @@ impl Inner {
     pub(crate) async fn sync_inode(self: &Arc<Self>, inode: &Arc<Inode>) -> Result<()> {
         let deadline = self.session.deadline();
         self.flush_data(inode, deadline).await?;
-        let positions = std::mem::take(&mut inode.state.lock().unflushed);
-        let flushed = stream::iter(positions.clone())
-            .map(|position| self.flush_position(inode, position, Need::Write, deadline))
+        let osds = inode.access()?.placement.osds.len();
+        let positions = {
+            let mut state = inode.state.lock();
+            let written = std::mem::take(&mut state.unflushed);
+            if std::mem::replace(&mut state.unflushed_known, true) {
+                written
+            } else {
+                (0..osds).collect()
+            }
+        };
+        let flushed = stream::iter(positions)
+            .map(|position| self.flush_position(inode, position, Need::Flush, deadline))
             .buffer_unordered(PARALLEL)
             .try_collect::<Vec<()>>()
             .await;
         if let Err(error) = flushed {
             let mut state = inode.state.lock();
-            state.unflushed.extend(positions);
+            state.unflushed_known = false;
             state.errors.note(error.clone());
             return Err(error);
         }
@@ -113,8 +124,7 @@ impl Inner {
     ) -> Result<()> {
         let objects: Vec<u64> = {
             let state = inode.state.lock();
-            let unsent =
-                |(_, buffer): &(&u64, &crate::cache::object::ObjectBuffer)| buffer.unsent() > 0;
+            let unsent = |(_, buffer): &(&u64, &ObjectBuffer)| buffer.unsent() > 0;
             state
                 .objects
                 .iter()
@@ -168,10 +178,10 @@ impl Inner {
             }
             within(deadline, told).await?;
         };
-        let departure = Departure {
+        let mut departure = Departure {
             inode,
             object,
-            arrived: false,
+            end: ObjectBuffer::returned,
         };
         let sent: Result<Vec<(usize, i64)>> = stream::iter(pieces)
             .map(|(offset, bytes)| self.send_piece(inode, object, offset, bytes, deadline))
@@ -186,10 +196,11 @@ impl Inner {
                     state.pending.allocated = state.pending.allocated.saturating_add(delta);
                 }
                 drop(state);
-                departure.arrive();
+                departure.end = ObjectBuffer::arrived;
                 Ok(())
             }
             Err(error) => {
+                departure.end = ObjectBuffer::lost;
                 tracing::error!(ino = inode.ino, object, %error, "written bytes are lost");
                 inode.state.lock().errors.note(error.clone());
                 Err(error)
@@ -292,7 +303,8 @@ impl Inner {
         }
     }
 
-    /// Takes an inode off the list when nothing is left to send.
+    /// Takes an inode off the list when nothing is left to send. A writer makes the inode dirty
+    /// first and puts it on the list then, so it is never dirty and off the list for good.
     fn forget_clean(&self, inode: &Arc<Inode>) {
         let mut dirty = self.dirty.lock();
         let mut state = inode.state.lock();
@@ -315,30 +327,18 @@ fn settle(pending: &mut Pending, told: &Pending) {
     }
 }
 
-/// Bytes on their way: whatever happens, they do not stay so.
+/// Bytes on their way: whatever happens, they do not stay so. Where the sending is given up
+/// midway, they are dirty again.
 struct Departure<'a> {
     inode: &'a Arc<Inode>,
     object: u64,
-    arrived: bool,
-}
-
-impl Departure<'_> {
-    fn arrive(mut self) {
-        self.arrived = true;
-    }
+    end: fn(&mut ObjectBuffer),
 }
 
 impl Drop for Departure<'_> {
     fn drop(&mut self) {
         let mut state = self.inode.state.lock();
-        let arrived = self.arrived;
-        self.inode.edit(&mut state, self.object, |buffer| {
-            if arrived {
-                buffer.arrived();
-            } else {
-                buffer.lost();
-            }
-        });
+        self.inode.edit(&mut state, self.object, self.end);
         drop(state);
         self.inode.settled.notify_waiters();
     }

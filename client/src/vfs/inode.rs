@@ -146,6 +146,8 @@ pub(crate) struct State {
     pub(crate) dirty_since: Option<Instant>,
     /// Positions of OSDs with writes that may not be durable.
     pub(crate) unflushed: BTreeSet<usize>,
+    /// `unflushed` is complete: nobody wrote before this client began to keep count.
+    pub(crate) unflushed_known: bool,
     /// Errors of background work.
     pub(crate) errors: ErrorLog,
     /// Version of the content that clean cached bytes (here and in the kernel) belong to.

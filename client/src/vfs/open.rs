@@ -233,7 +233,6 @@ impl Inner {
             state.writers -= u32::from(file.write);
             if state.handles == 0 {
                 state.access = None;
-                state.unflushed.clear();
                 // What could not be told by now was noted as an error.
                 state.pending = Pending::default();
                 state.released_mark = self.advance();
