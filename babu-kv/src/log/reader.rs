@@ -89,6 +89,8 @@ impl Replay<'_> {
                 file.sync_data().at("sync", &path)?;
             }
         }
+        // Their names too: who wrote them may have been killed before it synced the folder.
+        self.fs.sync_dir(self.dir).at("sync", self.dir)?;
         Ok(Replayed {
             waiting: progress.waiting,
             active: Arc::new(progress.active),

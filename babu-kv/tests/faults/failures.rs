@@ -322,3 +322,28 @@ fn a_full_disk_gives_no_space_and_works_again_after_deleting() {
         all_there(&database);
     }
 }
+
+#[test]
+fn what_a_killed_process_wrote_survives_power_loss_once_the_next_one_says_so() {
+    let memory = MemoryFs::new();
+    let faulty = FaultyFs::new(Arc::new(memory.clone()));
+    let database = Database::open(Path::new(DIR), small(Arc::new(faulty.clone()))).unwrap();
+    let index = database.index(INDICES[0]).unwrap();
+    let mut batch = Batch::new();
+    batch.put(&index, b"before", b"the kill");
+    database.write(batch, Durability::Buffered).unwrap();
+    // A killed process does nothing more.
+    faulty.arm(Some(Fault {
+        at: 0,
+        count: u64::MAX,
+        kind: ErrorKind::Other,
+        changes_only: true,
+    }));
+    drop(database);
+    let database = Database::open(Path::new(DIR), small(Arc::new(memory.clone()))).unwrap();
+    database.sync().unwrap();
+    let image = memory.crash(Crash::Lost);
+    let database = Database::open(Path::new(DIR), small(Arc::new(image))).unwrap();
+    let found = database.get(&index, b"before").unwrap();
+    assert_eq!(found.as_deref(), Some(b"the kill".as_slice()));
+}
