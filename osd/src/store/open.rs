@@ -181,6 +181,12 @@ fn tidy(files: &SegmentFiles, layers: &mut Layers, state: Option<StateRecord>) -
     });
     for (segment, info) in &mut layers.segments {
         if known.binary_search(segment).is_err() {
+            if info.live == 0 {
+                // Created when the machine lost power, and never used: the next checkpoint lets
+                // go of it.
+                info.sealed = true;
+                continue;
+            }
             let path = files.path(*segment);
             tracing::error!(path = %path.display(), "a segment is missing; what it held cannot be read");
             info.bytes = 0;

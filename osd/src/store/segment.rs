@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use babu_kv::fs::{File, Fs, Open};
 use parking_lot::Mutex;
@@ -32,6 +33,8 @@ pub(crate) struct SegmentFiles {
     fs: Arc<dyn Fs>,
     dir: PathBuf,
     open: Mutex<OpenFiles>,
+    /// The folder may have names that are not durable.
+    unsynced_names: AtomicBool,
 }
 
 #[derive(Default)]
@@ -46,6 +49,8 @@ impl SegmentFiles {
             fs,
             dir,
             open: Mutex::default(),
+            // Whoever had the folder before may have died before it was synced.
+            unsynced_names: AtomicBool::new(true),
         }
     }
 
@@ -81,20 +86,31 @@ impl SegmentFiles {
         Ok(file)
     }
 
-    /// Creates the file of a new segment with its first bytes; its name is durable.
+    /// Creates the file of a new segment with its first bytes. Its name is durable after
+    /// [`SegmentFiles::sync_names`]: who appends does not wait for the disk.
     pub(crate) fn create(&self, segment: u64, header: &[u8]) -> io::Result<Arc<dyn File>> {
         let path = self.path(segment);
         let file = self.fs.open(&path, Open::Create)?;
-        let written = file
-            .write_at(header, 0)
-            .and_then(|()| self.fs.sync_dir(&self.dir));
-        if let Err(error) = written {
+        self.unsynced_names.store(true, Ordering::Release);
+        if let Err(error) = file.write_at(header, 0) {
             // The number is used again by the next attempt; a leftover does no harm.
             let _ = self.fs.remove(&path);
             return Err(error);
         }
         self.open.lock().insert(segment, file.clone());
         Ok(file)
+    }
+
+    /// Makes the names of all segments created before durable.
+    pub(crate) fn sync_names(&self) -> io::Result<()> {
+        if !self.unsynced_names.swap(false, Ordering::AcqRel) {
+            return Ok(());
+        }
+        let synced = self.fs.sync_dir(&self.dir);
+        if synced.is_err() {
+            self.unsynced_names.store(true, Ordering::Release);
+        }
+        synced
     }
 
     /// The file of a segment that is appended to again.

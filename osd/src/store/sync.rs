@@ -5,6 +5,8 @@
 //! never repeated: the kernel may have dropped the bytes and would report success. The segment is
 //! closed, those who waited get the error, files with lost writes are remembered until told.
 
+use std::io;
+use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
@@ -125,12 +127,16 @@ impl Store {
             let target = appender.next_sequence.saturating_sub(1);
             (target, appender.files_to_sync())
         };
+        let failed = |path: &Path, error: io::Error| {
+            tracing::error!(path = %path.display(), %error, "fsync failed; going on in a new segment");
+            self.appender.lock().poison()
+        };
+        self.files
+            .sync_names()
+            .map_err(|error| failed(self.files.dir(), error))?;
         for (segment, file) in sealed.iter().chain(&open) {
-            if let Err(error) = file.sync_data() {
-                let path = self.files.path(*segment);
-                tracing::error!(path = %path.display(), %error, "fsync failed; going on in a new segment");
-                return Err(self.appender.lock().poison());
-            }
+            file.sync_data()
+                .map_err(|error| failed(&self.files.path(*segment), error))?;
         }
         self.appender.lock().synced(target, &sealed);
         Ok(target)

@@ -1,9 +1,14 @@
 //! Loss of power after every step: what was durable is there, and the state is a prefix.
 
-use babu_kv::fs::{Crash, Fs, MemoryFs};
+use std::sync::Arc;
 
-use super::{State, content, file, noise, object, observe, open, scenario, segment_path, write};
+use babu_kv::fs::{Crash, FaultyFs, Fs, MemoryFs};
+
+use super::{
+    State, content, file, noise, object, observe, open, options, scenario, segment_path, write,
+};
 use crate::error::StoreError;
+use crate::store::Store;
 
 /// Runs the scenario, with a flush or checkpoint after some steps, and looks at every crash image.
 fn crash_everywhere(flush_every: usize, checkpoint_every: usize) {
@@ -90,4 +95,50 @@ fn a_segment_that_recovery_dropped_does_not_come_back_after_the_next_loss_of_pow
     let store = open(&image.crash(Crash::Lost));
     assert_eq!(content(&store, object(1, 0), 100).unwrap(), noise(3, 100));
     assert!(store.lookup(object(2, 0)).unwrap().is_none());
+}
+
+#[test]
+fn a_new_segment_makes_nobody_wait_for_the_disk_and_is_durable_with_its_first_flush() {
+    let memory = MemoryFs::new();
+    let slow = FaultyFs::new(Arc::new(memory.clone()));
+    let store = Store::open(&options(Arc::new(slow.clone()))).unwrap();
+    for number in 0..3 {
+        slow.arm(None);
+        write(object(1, number), 0, noise(number, 100_000))
+            .run(&store)
+            .unwrap();
+        let (open_and_write_header, write_record) = (2, 1);
+        assert!(slow.changes() <= open_and_write_header + write_record);
+    }
+    assert_eq!(store.appender.lock().segment, 3);
+    store.flush(file(1)).unwrap();
+    let store = open(&memory.crash(Crash::Lost));
+    for number in 0..3 {
+        let read = content(&store, object(1, number), 100_000).unwrap();
+        assert!(read == noise(number, 100_000), "object {number}");
+    }
+}
+
+#[test]
+fn a_segment_whose_name_was_lost_before_its_first_byte_is_no_damage() {
+    let fs = MemoryFs::new();
+    let store = open(&fs);
+    write(object(1, 0), 0, noise(1, 1000)).run(&store).unwrap();
+    store.flush(file(1)).unwrap();
+    {
+        let mut appender = store.appender.lock();
+        store.roll(&mut appender).unwrap();
+    }
+    store.checkpoint().unwrap();
+    let image = fs.crash(Crash::Lost);
+    let store = open(&image);
+    write(object(1, 1), 0, noise(2, 1000)).run(&store).unwrap();
+    store.checkpoint().unwrap();
+    let store = open(&image.crash(Crash::Lost));
+    for number in 0..2 {
+        let read = content(&store, object(1, number), 1000).unwrap();
+        assert!(read == noise(number + 1, 1000), "object {number}");
+    }
+    let numbers: Vec<u64> = store.layers.read().segments.keys().copied().collect();
+    assert_eq!(numbers, [1, 3], "a segment that is not there is remembered");
 }
