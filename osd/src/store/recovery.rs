@@ -168,6 +168,11 @@ impl Store {
             outcome => outcome?,
         };
         let raw = header.blocks.iter().map(|b| u64::from(b.raw)).sum();
+        // It was written, but perhaps not synced: a flush means it too.
+        let file = header.change.file();
+        let mut appender = self.appender.lock();
+        appender.dirty_files.insert(file, header.sequence);
+        drop(appender);
         self.layers
             .write()
             .publish(plan, header.segment, header.record_bytes(), raw);

@@ -153,3 +153,37 @@ fn a_disk_that_fails_for_a_while_loses_nothing_acknowledged() {
         run_with_fault(at, 5);
     }
 }
+
+#[test]
+fn a_flush_after_a_restart_means_what_was_written_before() {
+    let mut refused = 0;
+    for at in 0..20 {
+        let memory = MemoryFs::new();
+        let fault = |at, count| {
+            Some(Fault {
+                at,
+                count,
+                kind: ErrorKind::Other,
+                changes_only: true,
+            })
+        };
+        let faulty = FaultyFs::new(Arc::new(memory.clone()));
+        let store = Store::open(&options(Arc::new(faulty.clone()))).unwrap();
+        write(object(1, 0), 0, noise(1, 1000)).run(&store).unwrap();
+        // A killed process does nothing more.
+        faulty.arm(fault(0, u64::MAX));
+        drop(store);
+        faulty.arm(fault(at, 1));
+        let Ok(store) = Store::open(&options(Arc::new(faulty.clone()))) else {
+            continue;
+        };
+        if store.flush(file(1)).is_err() {
+            refused += 1;
+            continue;
+        }
+        let after = open(&memory.crash(Crash::Lost));
+        let read = content(&after, object(1, 0), 1000);
+        assert!(read.is_ok_and(|bytes| bytes == noise(1, 1000)), "call {at}");
+    }
+    assert!(refused > 0, "no sync failed");
+}
