@@ -232,7 +232,8 @@ impl Osd {
             }
             ObjectOp::Delete { file } => {
                 let now = self.env.now().secs;
-                self.run(permit, true, move || store.delete(file, now))
+                // Of a large file it visits every object.
+                self.run(permit, false, move || store.delete(file, now))
                     .await?;
                 ObjectReply::Done
             }
