@@ -29,7 +29,8 @@ impl Store {
                 put_blocks(map, header, ledger);
                 map.length = map.length.max(end);
             }),
-            Change::Rewrite { object } => self.plan_object(object, false, |map, ledger| {
+            // When the index is made anew, the record that created it may be gone already.
+            Change::Rewrite { object } => self.plan_object(object, true, |map, ledger| {
                 put_blocks(map, header, ledger);
             }),
             Change::Punch {

@@ -55,6 +55,13 @@ impl Store {
         layers.objects = state.map_or(0, |state| state.objects);
         let files = SegmentFiles::new(fs.clone(), segments_dir);
         let known = tidy(&files, &mut layers, state)?;
+        if state.is_none() && known.first().is_some_and(|first| *first > 1) {
+            tracing::error!(
+                dir = %dir.display(),
+                "the index is lost and is made anew from the segments; what was deleted, cut off or \
+                 overwritten by zeros may be back"
+            );
+        }
         let appender = first_appender(&files, &known, state, options.id)?;
         if !known.contains(&appender.segment) {
             let info = layers.segments.entry(appender.segment).or_default();

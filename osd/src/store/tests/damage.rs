@@ -152,3 +152,26 @@ fn an_index_that_is_lost_is_made_anew_from_the_segments() {
     let store = open(&fs);
     assert!(Some(&super::observe(&store)) == history.last());
 }
+
+#[test]
+fn an_index_that_is_lost_costs_no_object_that_was_moved() {
+    let fs = MemoryFs::new();
+    let store = open(&fs);
+    write(object(1, 0), 0, noise(1, 1000)).run(&store).unwrap();
+    write(object(2, 0), 0, noise(2, 90_000))
+        .run(&store)
+        .unwrap();
+    write(object(2, 1), 0, noise(2, 90_000))
+        .run(&store)
+        .unwrap();
+    Step::Delete { file: file(2) }.run(&store).unwrap();
+    store.reclaim().unwrap();
+    assert!(!fs.exists(&segment_path(1)).unwrap(), "nothing was moved");
+    drop(store);
+    let dir = std::path::Path::new(super::DIR).join("index");
+    for name in fs.list(&dir).unwrap() {
+        fs.remove(&dir.join(name)).unwrap();
+    }
+    let store = open(&fs);
+    assert_eq!(content(&store, object(1, 0), 1000).unwrap(), noise(1, 1000));
+}
