@@ -4,11 +4,11 @@
 //! always so when the servers are in the same process; otherwise it goes on as a task, and the
 //! thread takes the next request.
 //!
-//! - [`filesystem`] — one method a request;
-//! - [`reply`] — protocol types to kernel types;
-//! - [`groups`] — who calls;
-//! - [`mount`](mod@mount) — mounting, waiting, unmounting;
-//! - [`bound`] — a file system that does nothing, to measure the kernel's share.
+//! - `filesystem` — one method a request;
+//! - `reply` — protocol types to kernel types;
+//! - `groups` — who calls;
+//! - `mount` — mounting, waiting, unmounting;
+//! - `bound` — a file system that does nothing, to measure the kernel's share.
 
 pub mod bound;
 mod filesystem;

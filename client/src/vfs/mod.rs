@@ -3,13 +3,13 @@
 //! Operations take the [`Caller`] on whose behalf they run and answer with protocol types; they
 //! know nothing of FUSE. With a connector inside the process they finish without waiting.
 //!
-//! - [`names`] — entries of directories;
-//! - [`attributes`] — attributes, extended attributes, room;
-//! - [`directory`] — listings;
-//! - [`open`] — opening, creating, releasing;
-//! - [`content`] — reading, writing, flushing, as applications ask for it;
-//! - [`space`] — preallocation, holes, copying;
-//! - [`inode`], [`table`] — what is shared by all handles of an inode.
+//! - `names` — entries of directories;
+//! - `attributes` — attributes, extended attributes, room;
+//! - `directory` — listings;
+//! - `open` — opening, creating, releasing;
+//! - `content` — reading, writing, flushing, as applications ask for it;
+//! - `space` — preallocation, holes, copying;
+//! - `inode`, `table` — what is shared by all handles of an inode.
 
 pub(crate) mod attributes;
 pub(crate) mod content;
