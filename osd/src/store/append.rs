@@ -33,6 +33,11 @@ pub(crate) struct Appender {
     pub dirty_files: BTreeMap<FileId, u64>,
     /// Files that lost records to a failed fsync, until somebody was told.
     pub suspects: BTreeSet<FileId>,
+    /// Segments that may have lost records to a failed fsync, until what is alive in them is
+    /// somewhere else.
+    pub lost: BTreeSet<u64>,
+    /// Attempts in a row to bring that about.
+    pub rescues: u32,
     /// The open segment takes no more records.
     pub closed: bool,
     /// An fsync of the open segment failed: it must not be synced again.
@@ -147,7 +152,10 @@ impl Appender {
 
     /// Everything that was not synced may be lost; returns the last such sequence number.
     pub(super) fn poison(&mut self) -> u64 {
-        self.unsynced.clear();
+        let unsynced = std::mem::take(&mut self.unsynced);
+        self.lost
+            .extend(unsynced.iter().map(|(segment, _)| *segment));
+        self.lost.insert(self.segment);
         self.poisoned = true;
         self.closed = true;
         self.suspects

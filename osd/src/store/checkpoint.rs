@@ -5,6 +5,9 @@
 //! would begin. The batch is built from absolute values, so it may be repeated when it failed (a
 //! full disk): until it succeeds the frozen layer keeps answering. Files of segments that nothing
 //! refers to are removed after the batch that says so.
+//!
+//! When the segments cannot be made durable, what is alive in them is written anew first: the
+//! reclaimer may have moved bytes there whose only other copy goes with this checkpoint.
 
 use std::sync::Arc;
 
@@ -17,23 +20,66 @@ use super::values::{self, StateRecord};
 use crate::bytes::{behind_file, file_key, object_key};
 use crate::error::Result;
 
+/// How often records that an fsync failed for are written anew before checkpoints go on without:
+/// a disk that fails all the time must not fill up with copies.
+const RESCUES_MAX: u32 = 4;
+
 impl Store {
     /// Brings the index up to everything written so far.
     pub(crate) fn checkpoint(&self) -> Result<()> {
         let _one = self.checkpointing.lock();
         let earlier = self.layers.read().frozen.clone();
         if let Some(frozen) = earlier {
-            self.commit_frozen(&frozen)?;
+            self.settle(&frozen)?;
         }
-        let Some(frozen) = self.freeze() else {
-            return Ok(());
-        };
-        // Bytes that could not be made durable may be damaged after a power loss; reads will tell.
+        match self.freeze() {
+            Some(frozen) => self.settle(&frozen),
+            None => Ok(()),
+        }
+    }
+
+    /// Commits a frozen layer once its bytes are durable.
+    fn settle(&self, frozen: &Frozen) -> Result<()> {
         let last = frozen.state.sequence.saturating_sub(1);
         if let Err(error) = self.sync_to(last) {
-            tracing::error!(%error, "the index goes ahead of bytes that may not be durable");
+            tracing::error!(%error, "records could not be made durable; writing them anew");
         }
-        self.commit_frozen(&frozen)
+        if let Err(error) = self.rescue() {
+            let mut appender = self.appender.lock();
+            appender.rescues += 1;
+            if appender.rescues < RESCUES_MAX {
+                return Err(error);
+            }
+            tracing::error!(segments = ?appender.lost, %error, "a loss of power may damage these");
+            appender.lost.clear();
+        }
+        self.appender.lock().rescues = 0;
+        self.commit_frozen(frozen)
+    }
+
+    /// Writes anew what is alive in segments that an fsync failed for, as long as the system still
+    /// has it in memory. What the reclaimer moved there has no other copy once the checkpoint is
+    /// done.
+    fn rescue(&self) -> Result<()> {
+        let (lost, before) = {
+            let appender = self.appender.lock();
+            (appender.lost.clone(), appender.next_sequence)
+        };
+        if lost.is_empty() {
+            return Ok(());
+        }
+        for segment in &lost {
+            self.move_objects(*segment)?;
+        }
+        let next = self.appender.lock().next_sequence;
+        if next > before {
+            self.sync_to(next - 1)?;
+        }
+        self.appender
+            .lock()
+            .lost
+            .retain(|segment| !lost.contains(segment));
+        Ok(())
     }
 
     /// Moves the pending layer down; `None` when nothing is pending.

@@ -234,6 +234,8 @@ fn first_appender(
         unsynced: Vec::new(),
         dirty_files: std::collections::BTreeMap::new(),
         suspects: BTreeSet::new(),
+        lost: BTreeSet::new(),
+        rescues: 0,
         closed: false,
         poisoned: false,
     })

@@ -178,22 +178,27 @@ impl Store {
         {
             return Ok(Emptied::NoRoom);
         }
-        // One file that cannot be read must not keep the space of all others.
-        let objects = match self.objects_written_in(segment) {
-            Err(error @ (StoreError::SegmentGone { .. } | StoreError::Io { .. })) => {
-                tracing::warn!(segment, %error, "a segment cannot be emptied");
-                BTreeSet::new()
-            }
-            outcome => outcome?,
-        };
-        for object in objects {
-            self.move_object(object, segment)?;
-        }
+        self.move_objects(segment)?;
         if live(self.layers.read().segments.get(&segment)) == 0 {
             return Ok(Emptied::Yes);
         }
         self.kept.lock().insert(segment);
         Ok(Emptied::Kept)
+    }
+
+    /// Writes anew whatever is alive in a segment, unless it cannot be read.
+    pub(super) fn move_objects(&self, segment: u64) -> Result<()> {
+        // One file that cannot be read must not keep the space of all others.
+        let objects = match self.objects_written_in(segment) {
+            Err(error @ (StoreError::SegmentGone { .. } | StoreError::Io { .. })) => {
+                tracing::warn!(segment, %error, "a segment cannot be emptied");
+                return Ok(());
+            }
+            outcome => outcome?,
+        };
+        objects
+            .into_iter()
+            .try_for_each(|object| self.move_object(object, segment))
     }
 
     /// Writes anew what an object has in a segment, unless it cannot be read.

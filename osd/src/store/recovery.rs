@@ -243,6 +243,8 @@ impl Store {
             unsynced,
             dirty_files: std::mem::take(&mut appender.dirty_files),
             suspects: std::mem::take(&mut appender.suspects),
+            lost: std::mem::take(&mut appender.lost),
+            rescues: 0,
             // Bytes that the index refers to are missing: nothing may take their place.
             closed: last == state.segment && length < state.position,
             poisoned: false,

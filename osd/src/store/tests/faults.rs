@@ -3,11 +3,11 @@
 use std::io::ErrorKind;
 use std::sync::Arc;
 
-use babu_kv::fs::{Crash, Fault, FaultyFs, MemoryFs};
+use babu_kv::fs::{Crash, Fault, FaultyFs, Fs, MemoryFs};
 
 use super::{
     State, Step, content, file, noise, object, observe, observe_quietly, open, options, scenario,
-    write,
+    segment_path, write,
 };
 use crate::error::StoreError;
 use crate::store::Store;
@@ -186,4 +186,68 @@ fn a_flush_after_a_restart_means_what_was_written_before() {
         assert!(read.is_ok_and(|bytes| bytes == noise(1, 1000)), "call {at}");
     }
     assert!(refused > 0, "no sync failed");
+}
+
+#[test]
+fn a_failed_fsync_of_moved_bytes_does_not_cost_what_was_durable_before() {
+    let mut moved = 0;
+    for at in 0.. {
+        let memory = MemoryFs::new();
+        let faulty = FaultyFs::new(Arc::new(memory.clone()));
+        let store = Store::open(&options(Arc::new(faulty.clone()))).unwrap();
+        write(object(1, 0), 0, noise(1, 1000)).run(&store).unwrap();
+        write(object(2, 0), 0, noise(2, 100_000))
+            .run(&store)
+            .unwrap();
+        write(object(3, 0), 0, noise(3, 1000)).run(&store).unwrap();
+        Step::Delete { file: file(2) }.run(&store).unwrap();
+        store.flush(file(1)).unwrap();
+        faulty.arm(Some(Fault {
+            at,
+            count: 1,
+            kind: ErrorKind::Other,
+            changes_only: true,
+        }));
+        let _ = store.reclaim();
+        if faulty.changes() <= at {
+            break;
+        }
+        moved += usize::from(!memory.exists(&segment_path(1)).unwrap());
+        faulty.arm(None);
+        store.checkpoint().unwrap();
+        assert!(store.appender.lock().lost.is_empty(), "call {at}");
+        for crash in [Crash::Lost, Crash::Names, Crash::Kept] {
+            let after = open(&memory.crash(crash));
+            let read = content(&after, object(1, 0), 1000);
+            assert!(
+                read.is_ok_and(|bytes| bytes == noise(1, 1000)),
+                "call {at}, {crash:?}"
+            );
+        }
+    }
+    assert!(moved > 0, "every failure kept the segment");
+}
+
+#[test]
+fn a_disk_whose_fsyncs_all_fail_does_not_stop_the_index_for_ever() {
+    let memory = MemoryFs::new();
+    let faulty = FaultyFs::new(Arc::new(memory.clone()));
+    let store = Store::open(&options(Arc::new(faulty.clone()))).unwrap();
+    write(object(1, 0), 0, noise(1, 1000)).run(&store).unwrap();
+    let attempts = (0..20).find(|_| {
+        // First the fsync and the copy fail, then the fsync behind each copy: a new file, its
+        // header and the record come before.
+        let again = !store.appender.lock().lost.is_empty();
+        let (at, count) = if again { (3, 1) } else { (0, 2) };
+        faulty.arm(Some(Fault {
+            at,
+            count,
+            kind: ErrorKind::Other,
+            changes_only: true,
+        }));
+        store.checkpoint().is_ok()
+    });
+    faulty.arm(None);
+    assert_eq!(attempts, Some(3), "attempts");
+    assert_eq!(content(&store, object(1, 0), 1000).unwrap(), noise(1, 1000));
 }
