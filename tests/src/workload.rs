@@ -1,5 +1,6 @@
 //! Work on a folder that keeps, outside the file system under test, what must be found there.
 
+use std::collections::VecDeque;
 use std::fs::{File, OpenOptions};
 use std::io::Write;
 use std::os::unix::fs::{FileExt, symlink};
@@ -17,6 +18,9 @@ use crate::model::{self, Model, Node, Op, temporary};
 
 /// Most files of one folder of the workload, so that it stays quick to verify.
 const FILES_MAX: usize = 60;
+/// Files that stay open after they were synced, so that it is the sync and not the close that
+/// sent their bytes.
+const OPEN_MAX: usize = 8;
 /// Longest file in bytes: more than one object.
 const FILE_BYTES_MAX: usize = 3 << 20;
 
@@ -88,11 +92,18 @@ impl Ground {
     #[must_use]
     pub fn work(mut self, stop: Arc<AtomicBool>, progress: Arc<Progress>) -> JoinHandle<Turn> {
         std::thread::spawn(move || {
+            let mut open = VecDeque::new();
             while !stop.load(Ordering::Relaxed) {
                 let op = self.next_op();
-                if let Err(error) = perform(&self.root, &op) {
-                    self.pending = Some(op);
-                    return (self, Some(error));
+                match perform(&self.root, &op) {
+                    Ok(synced) => open.extend(synced),
+                    Err(error) => {
+                        self.pending = Some(op);
+                        return (self, Some(error));
+                    }
+                }
+                if open.len() > OPEN_MAX {
+                    open.pop_front();
                 }
                 op.apply(&mut self.model);
                 progress.step();
@@ -282,11 +293,12 @@ fn is_loose(node: &Node) -> bool {
     matches!(node, Node::Loose(_))
 }
 
-/// Does what the operation says; it is acknowledged when this returns.
+/// Does what the operation says; it is acknowledged when this returns. The file that it synced
+/// comes back still open.
 ///
 /// # Errors
 /// The first that the file system gives.
-pub fn perform(root: &Path, op: &Op) -> std::io::Result<()> {
+pub fn perform(root: &Path, op: &Op) -> std::io::Result<Option<File>> {
     let at = |path: &str| root.join(path);
     let open = |path: &str| OpenOptions::new().write(true).open(at(path));
     match op {
@@ -294,15 +306,20 @@ pub fn perform(root: &Path, op: &Op) -> std::io::Result<()> {
             let mut file = File::create(at(&temporary(path)))?;
             file.write_all(bytes)?;
             file.sync_all()?;
-            drop(file);
-            std::fs::rename(at(&temporary(path)), at(path))
+            std::fs::rename(at(&temporary(path)), at(path))?;
+            return Ok(Some(file));
         }
-        Op::WriteLoose { path, bytes } => std::fs::write(at(path), bytes),
-        Op::Settle { path } => open(path)?.sync_all(),
+        Op::WriteLoose { path, bytes } => std::fs::write(at(path), bytes)?,
+        Op::Settle { path } => {
+            let file = open(path)?;
+            file.sync_all()?;
+            return Ok(Some(file));
+        }
         Op::Append { path, bytes } => {
             let mut file = OpenOptions::new().append(true).open(at(path))?;
             file.write_all(bytes)?;
-            file.sync_all()
+            file.sync_all()?;
+            return Ok(Some(file));
         }
         Op::Overwrite {
             path,
@@ -311,19 +328,22 @@ pub fn perform(root: &Path, op: &Op) -> std::io::Result<()> {
         } => {
             let file = open(path)?;
             file.write_all_at(bytes, *offset as u64)?;
-            file.sync_data()
+            file.sync_data()?;
+            return Ok(Some(file));
         }
         Op::Truncate { path, length } => {
             let file = open(path)?;
             file.set_len(*length as u64)?;
-            file.sync_all()
+            file.sync_all()?;
+            return Ok(Some(file));
         }
-        Op::Rename { from, to } => std::fs::rename(at(from), at(to)),
-        Op::Remove { path } => std::fs::remove_file(at(path)),
-        Op::MakeFolder { path } => std::fs::create_dir(at(path)),
-        Op::RemoveFolder { path } => std::fs::remove_dir(at(path)),
-        Op::Link { path, target } => symlink(target, at(path)),
+        Op::Rename { from, to } => std::fs::rename(at(from), at(to))?,
+        Op::Remove { path } => std::fs::remove_file(at(path))?,
+        Op::MakeFolder { path } => std::fs::create_dir(at(path))?,
+        Op::RemoveFolder { path } => std::fs::remove_dir(at(path))?,
+        Op::Link { path, target } => symlink(target, at(path))?,
     }
+    Ok(None)
 }
 
 #[cfg(test)]
