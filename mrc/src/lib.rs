@@ -33,6 +33,7 @@ mod error;
 mod inode;
 mod keys;
 mod lease;
+mod lingering;
 mod placement;
 mod records;
 mod replies;

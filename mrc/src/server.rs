@@ -300,6 +300,9 @@ impl Shared {
             for ino in &outcome.touched {
                 self.recall(volume, *ino, session);
             }
+            if outcome.lingers {
+                self.sessions.notify_one();
+            }
             if outcome.reclaims {
                 self.deletions.notify_one();
             }

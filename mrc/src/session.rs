@@ -14,6 +14,7 @@ use xtfs_protocol::ids::{Ino, SessionId};
 use xtfs_protocol::transport::{Peer, Pusher};
 use xtfs_protocol::{Code, Error, Result};
 
+use crate::lingering::Lingering;
 use crate::records::SessionRecord;
 use crate::step::{Effect, Held, OpenFiles};
 
@@ -54,6 +55,7 @@ pub(crate) struct Sessions {
     /// How many sessions have an inode open.
     holders: BTreeMap<Ino, u32>,
     unresumed: BTreeSet<SessionId>,
+    pub lingering: Lingering,
 }
 
 /// Who a peer is, as text that is kept with its sessions.
@@ -88,6 +90,7 @@ impl Sessions {
             sessions: BTreeMap::new(),
             holders: BTreeMap::new(),
             unresumed: BTreeSet::new(),
+            lingering: Lingering::default(),
         };
         for (id, record) in records {
             sessions.add(id, record);
@@ -247,6 +250,7 @@ impl Sessions {
     pub fn apply(&mut self, id: SessionId, effect: Effect) {
         match effect {
             Effect::Opened { ino, uid, held } => self.note_open(id, ino, uid, held),
+            Effect::Replaced { ino } => self.lingering.add(ino, id, Instant::now()),
             Effect::Released { ino } => {
                 let session = self.sessions.get_mut(&id);
                 if session.is_some_and(|session| session.open.remove(&ino).is_some()) {
@@ -303,6 +307,7 @@ impl Sessions {
         self.sessions.clear();
         self.holders.clear();
         self.unresumed.clear();
+        self.lingering = Lingering::default();
     }
 
     /// The sessions whose time ran out.
@@ -311,9 +316,10 @@ impl Sessions {
         overdue.map(|(id, _)| *id).collect()
     }
 
-    /// When the next session runs out if it is not heard of.
+    /// When the next session runs out if it is not heard of, or the next replaced file goes.
     pub fn next_deadline(&self) -> Option<Instant> {
-        self.sessions.values().map(|s| s.deadline).min()
+        let sessions = self.sessions.values().map(|s| s.deadline);
+        sessions.chain(self.lingering.next_deadline()).min()
     }
 
     pub fn ids(&self) -> Vec<SessionId> {
@@ -325,7 +331,7 @@ impl Sessions {
     }
 
     fn is_open(&self, ino: Ino) -> bool {
-        !self.unresumed.is_empty() || self.holders.contains_key(&ino)
+        !self.unresumed.is_empty() || self.holders.contains_key(&ino) || self.lingering.holds(ino)
     }
 
     fn is_open_elsewhere(&self, ino: Ino, asking: SessionId) -> bool {
@@ -334,7 +340,11 @@ impl Sessions {
             .get(&asking)
             .is_some_and(|session| session.open.contains_key(&ino));
         let holders = self.holders.get(&ino).copied().unwrap_or(0);
-        !self.unresumed.is_empty() || holders > u32::from(own)
+        !self.unresumed.is_empty() || holders > u32::from(own) || self.lingering.holds(ino)
+    }
+
+    fn is_gone_for(&self, ino: Ino, asking: SessionId) -> bool {
+        self.lingering.holds_for_another(ino, asking) && !self.holders.contains_key(&ino)
     }
 
     fn held(&self, ino: Ino, uid: u32, asking: SessionId) -> Held {
@@ -358,6 +368,10 @@ impl OpenFiles for Asking<'_> {
 
     fn is_open_elsewhere(&self, ino: Ino) -> bool {
         self.sessions.lock().is_open_elsewhere(ino, self.session)
+    }
+
+    fn is_gone(&self, ino: Ino) -> bool {
+        self.sessions.lock().is_gone_for(ino, self.session)
     }
 
     fn held(&self, ino: Ino, uid: u32) -> Held {

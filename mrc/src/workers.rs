@@ -100,6 +100,7 @@ async fn expire_sessions(shared: Arc<Shared>) {
                     }
                 }
             }
+            volume.end_lingering();
             if volume.sweep_is_due() {
                 match volume.sweep_orphans(shared.env.now()) {
                     Ok(true) => shared.deletions.notify_one(),

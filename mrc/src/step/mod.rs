@@ -57,6 +57,8 @@ pub(crate) trait OpenFiles {
     fn is_open(&self, ino: Ino) -> bool;
     /// May anyone but the asking session have it open?
     fn is_open_elsewhere(&self, ino: Ino) -> bool;
+    /// Is an unlinked file kept for a moment, but not for the asking session?
+    fn is_gone(&self, ino: Ino) -> bool;
     /// How the asking session has it open for a user.
     fn held(&self, ino: Ino, uid: u32) -> Held;
 }
@@ -71,8 +73,18 @@ pub(crate) struct Held {
 /// What happens to the session's open files when the changes are in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Effect {
-    Opened { ino: Ino, uid: u32, held: Held },
-    Released { ino: Ino },
+    Opened {
+        ino: Ino,
+        uid: u32,
+        held: Held,
+    },
+    Released {
+        ino: Ino,
+    },
+    /// A rename took the last name of a file that nobody has open.
+    Replaced {
+        ino: Ino,
+    },
 }
 
 /// What a step wants done.

@@ -136,7 +136,7 @@ impl Transaction<'_> {
             if target.is_directory() {
                 self.remove_inode(&target)?;
             } else {
-                self.drop_link(target)?;
+                self.drop_replaced(target)?;
             }
         }
         self.moved(source, to.0);

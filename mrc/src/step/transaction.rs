@@ -234,16 +234,29 @@ impl<'a> Transaction<'a> {
         Ok(())
     }
 
-    /// One link of an inode went: what stays of it.
-    pub(super) fn drop_link(&mut self, mut inode: Inode) -> Result<()> {
+    /// A name of an inode was removed: what stays of it.
+    pub(super) fn drop_link(&mut self, inode: Inode) -> Result<()> {
+        let open = self.context.open.is_open(inode.ino);
+        self.drop_name(inode, open)
+    }
+
+    /// A name of an inode now leads to another one: what stays of it. A file stays for a moment.
+    pub(super) fn drop_replaced(&mut self, inode: Inode) -> Result<()> {
+        let lingers = inode.nlink <= 1 && !self.context.open.is_open(inode.ino);
+        if lingers && matches!(inode.body, Body::File(_)) {
+            self.effect(Effect::Replaced { ino: inode.ino });
+        }
+        self.drop_name(inode, true)
+    }
+
+    fn drop_name(&mut self, mut inode: Inode, stays: bool) -> Result<()> {
         inode.nlink = inode.nlink.saturating_sub(1);
         inode.ctime = self.context.time;
         if inode.nlink > 0 {
             self.put_inode(inode);
             return Ok(());
         }
-        let file = matches!(inode.body, Body::File(_));
-        if file && self.context.open.is_open(inode.ino) {
+        if stays && matches!(inode.body, Body::File(_)) {
             let key = keys::number(inode.ino).to_vec();
             self.put(Table::Orphans, key, Some(Vec::new()));
             self.put_inode(inode);

@@ -29,7 +29,7 @@ use crate::lease::Leases;
 use crate::records::VolumeRecord;
 use crate::replies;
 use crate::session::{Asking, Kept, Sessions};
-use crate::step::{self, Changes, Context};
+use crate::step::{self, Changes, Context, Effect};
 use crate::view::View;
 
 pub(crate) use open::Root;
@@ -72,6 +72,8 @@ pub(crate) struct Outcome {
     pub durable: bool,
     /// The deletion queue grew.
     pub reclaims: bool,
+    /// A replaced file stays until its time is over.
+    pub lingers: bool,
 }
 
 impl Volume {
@@ -151,6 +153,7 @@ impl Volume {
                     touched: Vec::new(),
                     durable: true,
                     reclaims: false,
+                    lingers: false,
                 })
             }
         }
@@ -189,6 +192,7 @@ impl Volume {
             touched: changes.touched,
             durable: changes.durable,
             reclaims: changes.reclaims,
+            lingers: matches!(changes.effect, Some(Effect::Replaced { .. })),
         })
     }
 

@@ -107,6 +107,13 @@ impl Volume {
         self.sessions.lock().overdue(Instant::now())
     }
 
+    /// Lets go of the replaced files whose time is over; the next sweep reclaims them.
+    pub fn end_lingering(&self) {
+        if self.sessions.lock().lingering.end(Instant::now()) {
+            self.sweep_due.store(true, Ordering::Relaxed);
+        }
+    }
+
     pub fn next_session_deadline(&self) -> Option<Instant> {
         self.sessions.lock().next_deadline()
     }

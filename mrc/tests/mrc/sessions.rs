@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use babu_kv::fs::{Crash, MemoryFs};
 use xtfs_protocol::ids::ROOT_INO;
-use xtfs_protocol::meta::{FileUpdate, MetaOp, SetAttr};
+use xtfs_protocol::meta::{FileUpdate, MetaOp, OpenMode, RenameFlags, SetAttr};
 use xtfs_protocol::transport::Peer;
 use xtfs_protocol::{Code, Retry};
 
@@ -246,5 +246,40 @@ async fn orphans_of_a_session_that_never_comes_back_go_when_its_time_is_over() {
     let osds = Osds::start(&mrc);
     osds.deletion(made.capability.file, &made.placement.osds)
         .await;
+    mrc.shutdown().await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_file_replaced_by_a_rename_stays_openable_for_a_moment_and_then_goes() {
+    let mrc = with_volume(&MemoryFs::new()).await;
+    let osds = Osds::start(&mrc);
+    let (client, other) = (Client::new(&mrc).await, Client::new(&mrc).await);
+    let old = client.create("file").await;
+    let ino = old.entry.attr.ino;
+    client.send(MetaOp::Release { ino }).await.unwrap();
+    let new = client.create("new").await.entry.attr.ino;
+    client.send(MetaOp::Release { ino: new }).await.unwrap();
+    let rename = MetaOp::Rename {
+        parent: ROOT_INO,
+        name: b"new".to_vec(),
+        new_parent: ROOT_INO,
+        new_name: b"file".to_vec(),
+        flags: RenameFlags::default(),
+    };
+    client.send(rename).await.unwrap();
+    let open = MetaOp::Open {
+        ino,
+        open: OpenMode {
+            read: true,
+            ..OpenMode::default()
+        },
+    };
+    let elsewhere = error(other.send(open.clone()).await);
+    assert_eq!(elsewhere.code, Code::Stale);
+    client.send(open).await.unwrap();
+    client.send(MetaOp::Release { ino }).await.unwrap();
+    osds.deletion(old.capability.file, &old.placement.osds)
+        .await;
+    assert_eq!(client.lookup("file").await.unwrap().attr.ino, new);
     mrc.shutdown().await.unwrap();
 }

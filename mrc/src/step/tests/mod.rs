@@ -36,15 +36,24 @@ pub(super) const STAFF: u32 = 50;
 pub(super) struct Open {
     pub own: BTreeMap<Ino, Held>,
     pub elsewhere: BTreeSet<Ino>,
+    /// Replaced by a rename a moment ago.
+    pub replaced: BTreeSet<Ino>,
+    /// Replaced by a rename of another session.
+    pub gone: BTreeSet<Ino>,
 }
 
 impl OpenFiles for RefCell<Open> {
     fn is_open(&self, ino: Ino) -> bool {
-        self.borrow().own.contains_key(&ino) || self.borrow().elsewhere.contains(&ino)
+        let open = self.borrow();
+        open.own.contains_key(&ino) || open.elsewhere.contains(&ino) || open.replaced.contains(&ino)
     }
 
     fn is_open_elsewhere(&self, ino: Ino) -> bool {
-        self.borrow().elsewhere.contains(&ino)
+        self.borrow().elsewhere.contains(&ino) || self.borrow().replaced.contains(&ino)
+    }
+
+    fn is_gone(&self, ino: Ino) -> bool {
+        self.borrow().gone.contains(&ino)
     }
 
     fn held(&self, ino: Ino, _uid: u32) -> Held {
@@ -165,6 +174,9 @@ impl World {
             }
             Some(Effect::Released { ino }) => {
                 self.open.borrow_mut().own.remove(&ino);
+            }
+            Some(Effect::Replaced { ino }) => {
+                self.open.borrow_mut().replaced.insert(ino);
             }
             None => {}
         }

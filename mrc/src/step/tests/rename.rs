@@ -2,7 +2,7 @@
 
 use xtfs_protocol::Code;
 use xtfs_protocol::ids::ROOT_INO as ROOT;
-use xtfs_protocol::meta::{MetaOp, RenameFlags};
+use xtfs_protocol::meta::{MetaOp, OpenMode, RenameFlags};
 
 use super::*;
 
@@ -63,7 +63,26 @@ fn a_replaced_file_loses_its_name() {
     world.run(&rename((ROOT, "new"), (ROOT, "old"))).unwrap();
     assert_eq!(found(&mut world, ROOT, "old"), Some(new));
     assert_eq!(found(&mut world, ROOT, "new"), None);
-    assert_eq!(world.refused(&MetaOp::Getattr { ino: old }), Code::Stale);
+    assert_eq!(world.attr(old).nlink, 0);
+    assert_eq!(world.view.count(Table::Orphans), 1);
+}
+
+#[test]
+fn a_replaced_file_is_opened_by_who_found_it_before_and_by_no_other_session() {
+    let mut world = World::new();
+    let old = world.file(ROOT, "old", 0o644);
+    world.file(ROOT, "new", 0o644);
+    world.run(&rename((ROOT, "new"), (ROOT, "old"))).unwrap();
+    let open = MetaOp::Open {
+        ino: old,
+        open: OpenMode {
+            read: true,
+            ..OpenMode::default()
+        },
+    };
+    world.run(&open).unwrap();
+    world.open.borrow_mut().gone.insert(old);
+    assert_eq!(world.refused(&open), Code::Stale);
 }
 
 #[test]
