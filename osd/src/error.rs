@@ -58,6 +58,12 @@ pub enum StoreError {
         /// What happened to it.
         what: String,
     },
+    /// A later write of the same client came before this one.
+    #[error("object {object}: overtaken by a later write of the same client")]
+    Overtaken {
+        /// The object.
+        object: ObjectId,
+    },
     /// Bytes that were written before could not be made durable, and may be lost.
     #[error("writes to file {file} could not be made durable")]
     NotDurable {
@@ -112,6 +118,8 @@ impl From<StoreError> for Error {
             | StoreError::Index(babu_kv::Error::Corrupt { .. }) => {
                 Error::new(Code::Corrupt, context)
             }
+            // Who still waits for the answer sends it again, under a later number.
+            StoreError::Overtaken { .. } => Error::retryable(Code::Busy, context, 0),
             StoreError::Outdated { .. } => Error::reopen(Code::BadCapability, context),
             StoreError::Invalid(_) => Error::new(Code::Invalid, context),
             StoreError::Io { .. }

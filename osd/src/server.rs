@@ -23,7 +23,7 @@ use xtfs_protocol::{Answer, Call, Code, Error, KeyRing, Reply, Request, Result};
 use crate::error::{self, StoreError};
 use crate::heartbeat::Heartbeat;
 use crate::options::OsdOptions;
-use crate::store::Store;
+use crate::store::{Store, Turn};
 use crate::worker;
 
 /// Calls that are worked on at the same time.
@@ -164,7 +164,11 @@ impl Osd {
         };
         let permit = self.calls.clone().acquire_owned().await;
         let permit = permit.map_err(|_| Error::from(Code::ShuttingDown))?;
-        self.object_call(&origin.peer, op, call.payload, permit)
+        let turn = Turn {
+            session: call.header.session,
+            number: call.header.sequence,
+        };
+        self.object_call(&origin.peer, op, turn, call.payload, permit)
             .await
     }
 
@@ -172,6 +176,7 @@ impl Osd {
         &self,
         peer: &Peer,
         op: ObjectOp,
+        turn: Turn,
         payload: Bytes,
         permit: OwnedSemaphorePermit,
     ) -> Result<(ObjectReply, Bytes)> {
@@ -202,7 +207,7 @@ impl Osd {
                 let durable = stability == Stability::Durable;
                 let small = payload.len() <= INLINE_BYTES_MAX && !durable;
                 let epoch = capability.truncate_epoch;
-                let work = move || store.write(object, epoch, offset, &payload, durable);
+                let work = move || store.write(turn, object, epoch, offset, &payload, durable);
                 written(self.run(permit, small, work).await?)
             }
             ObjectOp::PunchHole {
@@ -212,7 +217,7 @@ impl Osd {
                 length,
             } => {
                 let epoch = capability.truncate_epoch;
-                let work = move || store.punch(object, epoch, offset, length);
+                let work = move || store.punch(turn, object, epoch, offset, length);
                 written(self.run(permit, true, work).await?)
             }
             ObjectOp::Truncate {

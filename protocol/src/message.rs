@@ -53,7 +53,9 @@ pub struct CallHeader {
     /// The session it belongs to; all zeros where none is needed.
     pub session: SessionId,
     /// Number of the changing request within the session, counted from 1. 0: it changes nothing.
-    /// The same number again gets the first answer and has no second effect.
+    /// The same number again gets the first answer from an MRC and has no second effect. Of writes
+    /// to an OSD every attempt has a number, counted for themselves: one that a later number
+    /// overtook is not carried out.
     pub sequence: u64,
     /// Every changing request of the session up to this number has been answered to the client,
     /// so its kept reply may be forgotten.

@@ -60,6 +60,7 @@ pub(crate) struct Session {
     osds: Mutex<BTreeMap<ServiceId, Arc<dyn Connection>>>,
     in_flight: Semaphore,
     trace: AtomicU64,
+    object_changes: AtomicU64,
     closed: AtomicBool,
 }
 
@@ -89,6 +90,7 @@ impl Session {
             open_files: Mutex::new(BTreeMap::new()),
             osds: Mutex::new(BTreeMap::new()),
             in_flight: Semaphore::new(IN_FLIGHT_MAX),
+            object_changes: AtomicU64::new(0),
             closed: AtomicBool::new(false),
         };
         session
@@ -227,11 +229,18 @@ impl Session {
             }
         };
         let session = self.current().id;
+        // A new number for each attempt: one that comes late must not undo what was sent after it.
+        let sequence = match op {
+            ObjectOp::Write { .. } | ObjectOp::PunchHole { .. } => {
+                self.object_changes.fetch_add(1, Ordering::Relaxed) + 1
+            }
+            _ => 0,
+        };
         let answer = self
             .attempt(
                 &*connection,
                 session,
-                0,
+                sequence,
                 Request::Object(op),
                 payload,
                 deadline,

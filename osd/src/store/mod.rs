@@ -26,6 +26,7 @@ mod damage;
 mod extents;
 mod listing;
 mod open;
+mod order;
 mod pending;
 mod read;
 mod reclaim;
@@ -53,6 +54,8 @@ use xtfs_protocol::ids::{FileId, ObjectId, ServiceId};
 use self::append::Appender;
 use self::damage::DamageLog;
 use self::extents::ObjectMap;
+pub(crate) use self::order::Turn;
+use self::order::WriteOrder;
 use self::pending::{Found, Layers};
 use self::segment::SegmentFiles;
 use self::sync::GroupSync;
@@ -72,6 +75,7 @@ pub(crate) struct Store {
     appender: Mutex<Appender>,
     layers: RwLock<Layers>,
     sync: GroupSync,
+    order: Mutex<WriteOrder>,
     reclaiming: Mutex<()>,
     checkpointing: Mutex<()>,
     damage: DamageLog,

@@ -87,6 +87,7 @@ impl Store {
             appender: Mutex::new(appender),
             layers: RwLock::new(layers),
             sync: GroupSync::default(),
+            order: Mutex::default(),
             reclaiming: Mutex::new(()),
             checkpointing: Mutex::new(()),
             damage: DamageLog::default(),

@@ -4,6 +4,7 @@ use xtfs_layout::Layout;
 use xtfs_protocol::ids::{FileId, ObjectId};
 
 use super::Store;
+use super::order::Turn;
 use super::record::{BLOCKS_MAX, Change, Prepared};
 use crate::error::{At, Result, StoreError};
 
@@ -37,6 +38,7 @@ impl Store {
     /// Writes bytes into an object, all or nothing. Returns the bytes of data it gained.
     pub(crate) fn write(
         &self,
+        turn: Turn,
         object: ObjectId,
         epoch: u64,
         offset: u32,
@@ -65,7 +67,11 @@ impl Store {
             let allowed = || {
                 self.check_epoch(object.file, epoch)?;
                 // Many may have found the same room; here they come one by one.
-                self.has_room(room)
+                if !self.has_room(room)? {
+                    return Ok(false);
+                }
+                self.check_turn(turn, object, offset, length)?;
+                Ok(true)
             };
             done = self.commit(prepared, allowed)?;
             if done.is_some() {
@@ -93,6 +99,7 @@ impl Store {
     /// Makes a range of an object a hole. Returns the (negative) bytes of data it gained.
     pub(crate) fn punch(
         &self,
+        turn: Turn,
         object: ObjectId,
         epoch: u64,
         offset: u32,
@@ -108,6 +115,7 @@ impl Store {
         };
         let allowed = || {
             self.check_epoch(object.file, epoch)?;
+            self.check_turn(turn, object, offset, length)?;
             let map = self.lookup(object)?;
             Ok(map.is_some_and(|map| map.pieces(offset, offset + length).next().is_some()))
         };
@@ -168,6 +176,16 @@ impl Store {
             return Err(StoreError::Outdated { file, what });
         }
         Ok(())
+    }
+
+    /// Refuses what the client's later writes overtook.
+    fn check_turn(&self, turn: Turn, object: ObjectId, offset: u32, length: u32) -> Result<()> {
+        let to = offset.saturating_add(length);
+        if self.order.lock().admit(turn, object, offset, to) {
+            Ok(())
+        } else {
+            Err(StoreError::Overtaken { object })
+        }
     }
 
     /// Refuses to go below what is kept for the index and for deletions.

@@ -4,8 +4,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use babu_kv::fs::{Crash, MemoryFs};
 
-use super::{State, Step, file, noise, object, observe, open, write};
-use crate::store::Store;
+use xtfs_protocol::ids::SessionId;
+
+use super::{State, Step, content, file, noise, object, observe, open, write};
+use crate::error::StoreError;
+use crate::store::{Store, Turn};
 
 /// Changes one file in ways that look random; returns what must be left of it.
 fn change_file(store: &Store, data: u64) -> State {
@@ -77,4 +80,34 @@ fn deleted_files_are_forgotten_when_no_capability_can_be_left() {
     assert!(write(object(1, 0), 0, vec![1; 10]).run(&store).is_err());
     store.forget_deleted(101).unwrap();
     assert!(write(object(1, 0), 0, vec![1; 10]).run(&store).is_ok());
+}
+
+#[test]
+fn a_write_that_was_sent_again_does_not_undo_what_came_after_it() {
+    let store = open(&MemoryFs::new());
+    let turn = |number| Turn {
+        session: SessionId([7; 16]),
+        number,
+    };
+    let send = |number, offset, bytes: &[u8]| {
+        store.write(turn(number), object(1, 0), 0, offset, bytes, false)
+    };
+    // The first attempt does not come through, the second does, and the client goes on.
+    send(2, 0, &[1; 100]).unwrap();
+    send(3, 10, &[2; 10]).unwrap();
+    let late = send(1, 0, &[1; 100]);
+    assert!(
+        matches!(late, Err(StoreError::Overtaken { .. })),
+        "{late:?}"
+    );
+    let late = store.punch(turn(1), object(1, 0), 0, 0, 100);
+    assert!(
+        matches!(late, Err(StoreError::Overtaken { .. })),
+        "{late:?}"
+    );
+    let read = content(&store, object(1, 0), 100).unwrap();
+    assert_eq!((&read[..10], &read[10..20]), (&[1; 10][..], &[2; 10][..]));
+    // Pieces that do not touch each other come in any order.
+    send(9, 200, &[3; 10]).unwrap();
+    send(8, 300, &[4; 10]).unwrap();
 }

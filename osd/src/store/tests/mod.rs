@@ -15,8 +15,8 @@ use babu_kv::fs::{Fs, MemoryFs};
 use xtfs_protocol::env::Env;
 use xtfs_protocol::ids::{FileId, ObjectId, ServiceId, VolumeId};
 
-use super::Store;
 use super::values::FileState;
+use super::{Store, Turn};
 use crate::error::{Result, StoreError};
 use crate::options::OsdOptions;
 
@@ -171,10 +171,10 @@ impl Step {
         let epoch = |file| store.file_state(file).map(|state| state.epoch);
         match self {
             Self::Write { id, offset, bytes } => store
-                .write(*id, epoch(id.file)?, *offset, bytes, false)
+                .write(Turn::default(), *id, epoch(id.file)?, *offset, bytes, false)
                 .map(drop),
             Self::Punch { id, offset, length } => store
-                .punch(*id, epoch(id.file)?, *offset, *length)
+                .punch(Turn::default(), *id, epoch(id.file)?, *offset, *length)
                 .map(drop),
             Self::Truncate {
                 file,
