@@ -114,7 +114,7 @@ fn survives(mut cell: TestCell, rounds: u64) {
 #[test]
 fn synced_work_survives_kills_of_one_process() {
     require(&["find", "du"]);
-    survives(TestCell::up(2), number_from_env("XTFS_KILL_ROUNDS", 8));
+    survives(TestCell::up(2), number_from_env("XTFS_KILL_ROUNDS", 30));
 }
 
 #[test]
@@ -122,6 +122,6 @@ fn synced_work_survives_kills_of_separate_processes() {
     require(&["find", "du"]);
     survives(
         TestCell::cluster(3),
-        number_from_env("XTFS_KILL_ROUNDS", 12),
+        number_from_env("XTFS_KILL_ROUNDS", 40),
     );
 }

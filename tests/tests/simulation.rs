@@ -9,7 +9,7 @@ use xtfs_tests::{number_from_env, seed_from_env};
 #[test]
 fn synced_files_survive_partitions_and_power_loss() {
     let first = seed_from_env("XTFS_SIMULATION_SEED");
-    for seed in first..first + number_from_env("XTFS_SIMULATION_SEEDS", 3) {
+    for seed in first..first + number_from_env("XTFS_SIMULATION_SEEDS", 10) {
         println!("seed {seed}");
         let trace = run(seed);
         let happened = |what: &str| trace.iter().any(|line| line.contains(what));
