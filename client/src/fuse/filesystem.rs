@@ -78,8 +78,9 @@ fn open_flags(options: OpenOptions, opened: &OpenedFile) -> FopenFlags {
 
 impl Filesystem for Adaptor {
     fn init(&mut self, _req: &Request, config: &mut KernelConfig) -> std::io::Result<()> {
+        // Not FUSE_ATOMIC_O_TRUNC: with it the kernel asks to truncate before it has looked whether
+        // the file is a running program, when it is opened with O_RDONLY | O_TRUNC.
         for wanted in [
-            InitFlags::FUSE_ATOMIC_O_TRUNC,
             InitFlags::FUSE_ASYNC_DIO,
             InitFlags::FUSE_DO_READDIRPLUS,
             InitFlags::FUSE_READDIRPLUS_AUTO,
