@@ -57,7 +57,11 @@ impl Transaction<'_> {
         inode.ctime = self.context.time;
         self.count(Some(&before), Some(&inode))?;
         let reply = match set.size {
-            Some(_) => MetaReply::Truncated(Box::new(self.opened_for_cut(&mut inode)?)),
+            Some(_) => {
+                let opened = self.opened_for_cut(&mut inode)?;
+                self.note_first_write(&before, &inode);
+                MetaReply::Truncated(Box::new(opened))
+            }
             None => MetaReply::Entry(entry(&inode)),
         };
         self.put_inode(inode);
@@ -126,9 +130,7 @@ impl Transaction<'_> {
         for time in [set.atime, set.mtime].into_iter().flatten() {
             match time {
                 SetTime::At(time) => {
-                    if time.nanos >= 1_000_000_000 {
-                        return Err(Error::new(Code::Invalid, "nanoseconds of a time"));
-                    }
+                    need_time(time)?;
                     self.need_owner(inode)?;
                 }
                 // A truncation carries the current time with it and was checked on its own.
@@ -166,6 +168,14 @@ impl Transaction<'_> {
     pub(super) fn may_read(&self, inode: &Inode) -> bool {
         self.allows(inode, READ) || self.held(inode).read
     }
+}
+
+/// Accepts times with less than a second of nanoseconds.
+pub(super) fn need_time(time: Time) -> Result<()> {
+    if time.nanos >= 1_000_000_000 {
+        return Err(Error::new(Code::Invalid, "nanoseconds of a time"));
+    }
+    Ok(())
 }
 
 pub(super) fn later(one: Time, other: Time) -> Time {

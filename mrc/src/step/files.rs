@@ -10,7 +10,7 @@ use xtfs_protocol::ids::{FileId, Ino};
 use xtfs_protocol::meta::{FileUpdate, MetaReply, OpenMode, Opened, PendingCut};
 use xtfs_protocol::{Code, Error, Result};
 
-use super::attributes::later;
+use super::attributes::{later, need_time};
 use super::permission::{self, EXECUTE, READ, WRITE, is_root};
 use super::transaction::{Transaction, entry};
 use super::{Effect, Held};
@@ -26,7 +26,7 @@ impl Transaction<'_> {
         exclusive: bool,
         open: OpenMode,
     ) -> Result<MetaReply> {
-        let (_, found) = self.resolve(parent, name)?;
+        let (directory, found) = self.resolve(parent, name)?;
         if let Some(found) = found {
             return match found.body {
                 _ if exclusive => Err(Code::Exists.into()),
@@ -36,7 +36,7 @@ impl Transaction<'_> {
                 _ => Err(Code::Stale.into()),
             };
         }
-        self.need_free_name(parent, name)?;
+        self.need(&directory, WRITE | EXECUTE)?;
         let number = self.number_for_child(parent)?;
         let body = self.empty_file(number)?;
         let mut inode = self.new_inode(parent, number, mode, body)?;
@@ -73,10 +73,7 @@ impl Transaction<'_> {
         };
         let opened = self.opened(&mut inode, held)?;
         self.note_opened(&inode, held);
-        if held.write && !open.truncate && !is_written(&before) {
-            // Power loss must not forget that OSDs may hold objects of this content.
-            self.wait_durable();
-        }
+        self.note_first_write(&before, &inode);
         if inode != before {
             self.count(Some(&before), Some(&inode))?;
             self.put_inode(inode);
@@ -96,6 +93,17 @@ impl Transaction<'_> {
             return Err(Code::AccessDenied.into());
         }
         Ok(())
+    }
+
+    /// Power loss must not forget that OSDs may hold objects of a content that it does not forget.
+    pub(super) fn note_first_write(&mut self, before: &Inode, after: &Inode) {
+        if let (Body::File(before), Body::File(after)) = (&before.body, &after.body)
+            && before.data == after.data
+            && !before.written
+            && after.written
+        {
+            self.wait_durable();
+        }
     }
 
     /// How the session has the inode open for this caller.
@@ -203,6 +211,9 @@ impl Transaction<'_> {
         if i64::try_from(update.size_at_least).is_err() {
             return Err(Code::TooLarge.into());
         }
+        for time in [update.written_at, update.read_at].into_iter().flatten() {
+            need_time(time)?;
+        }
         let before = self.inode(ino)?;
         let mut inode = before.clone();
         let reads_only = update.written_at.is_none()
@@ -293,10 +304,6 @@ impl Transaction<'_> {
         }
         Ok(())
     }
-}
-
-fn is_written(inode: &Inode) -> bool {
-    matches!(&inode.body, Body::File(file) if file.written)
 }
 
 fn file_mut(inode: &mut Inode) -> Result<&mut File> {

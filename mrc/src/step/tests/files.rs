@@ -266,3 +266,42 @@ fn reading_moves_the_access_time_without_a_right_to_write() {
     assert_eq!(after.atime, read_at);
     assert!(after.mtime < read_at && after.data_version == 0);
 }
+
+#[test]
+fn the_first_right_to_write_a_known_content_waits_to_be_durable() {
+    let mut world = World::new();
+    let opened_empty = world.file(ROOT, "opened", 0o644);
+    reopen(&mut world, opened_empty, true);
+    assert!(world.last.durable);
+    reopen(&mut world, opened_empty, false);
+    assert!(!world.last.durable);
+    let cut = world.file(ROOT, "cut", 0o644);
+    world.truncate(cut, 0).unwrap();
+    assert!(world.last.durable);
+    // A power loss that forgets a fresh content forgets all of it.
+    world.create(ROOT, "created");
+    assert!(!world.last.durable);
+}
+
+#[test]
+fn times_of_writes_and_reads_are_checked() {
+    let mut world = World::new();
+    let ino = world.create(ROOT, "file").entry.attr.ino;
+    let wrong = Time {
+        secs: 5,
+        nanos: 1_000_000_000,
+    };
+    let written = update(ino, 1, 0, 1, Some(wrong));
+    assert_eq!(world.refused(&written), Code::Invalid);
+    let read = MetaOp::Update {
+        ino,
+        update: FileUpdate {
+            size_at_least: 0,
+            truncate_epoch: 0,
+            allocated_delta: 0,
+            written_at: None,
+            read_at: Some(wrong),
+        },
+    };
+    assert_eq!(world.refused(&read), Code::Invalid);
+}

@@ -20,7 +20,7 @@ use xtfs_protocol::meta::{
 use xtfs_protocol::time::Time;
 use xtfs_protocol::{Code, Result};
 
-use super::{Changes, Context, Effect, Held, OpenFiles, step, usage};
+use super::{Changes, Context, Effect, Held, OpenFiles, Transaction, step, usage};
 use crate::inode::{Body, Directory, Inode};
 use crate::keys::{self, Table};
 use crate::records::{Counters, DirentRecord, Usage};
@@ -183,6 +183,30 @@ impl World {
         self.last = changes;
         self.check();
         Ok(reply)
+    }
+
+    /// The replaced files' time is over: those that nobody opened meanwhile are reclaimed.
+    pub fn end_lingering(&mut self) {
+        let replaced = std::mem::take(&mut self.open.borrow_mut().replaced);
+        let time = self.time();
+        let context = Context {
+            caller: &Caller::root(),
+            trusted: true,
+            time,
+            volume: VolumeId([1; 16]),
+            session: SessionId([0; 16]),
+            session_epoch: 0,
+            expires: time,
+            number_floor: self.number_floor,
+            placement: &self.placement,
+            open: &self.open,
+        };
+        let inos: Vec<_> = replaced.into_iter().collect();
+        let mut transaction = Transaction::new(&self.view, &context);
+        transaction.reclaim_unheld(&inos).unwrap();
+        let changes = transaction.finish();
+        self.view.apply(&changes.changes);
+        self.check();
     }
 
     /// The code that an operation fails with.

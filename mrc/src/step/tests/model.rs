@@ -297,6 +297,7 @@ proptest! {
         for ino in open {
             world.run(&MetaOp::Release { ino }).unwrap();
         }
+        world.end_lingering();
         prop_assert_eq!(world.view.count(Table::Orphans), 0);
     }
 }
