@@ -12,7 +12,7 @@ use std::time::Duration;
 use futures_util::StreamExt;
 use futures_util::stream;
 use parking_lot::Mutex;
-use tokio::time::{Instant, sleep_until, timeout};
+use tokio::time::{Instant, sleep, sleep_until, timeout};
 use xtfs_protocol::ids::{FileId, ServiceId, VolumeId};
 use xtfs_protocol::meta::MetaReply;
 use xtfs_protocol::object::ObjectOp;
@@ -26,6 +26,8 @@ use crate::volume::Volume;
 const PAGE: usize = 256;
 const FILES_AT_ONCE: usize = 16;
 const CALL_TIME_MS: u32 = 10_000;
+/// How long deletions gather before they are carried out together.
+const GATHER_TIME: Duration = Duration::from_millis(50);
 const PAUSE_MIN: Duration = Duration::from_millis(200);
 const PAUSE_MAX: Duration = Duration::from_secs(60);
 
@@ -72,6 +74,8 @@ impl Deletion {
                     }
                 }
             }
+            // Each round costs a flush of the disk: one for all that is removed in a row.
+            sleep(GATHER_TIME).await;
         }
     }
 
