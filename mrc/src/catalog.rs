@@ -62,8 +62,11 @@ impl Catalog {
         };
         for (name, entry) in directory.volumes()? {
             if entry.state == VolumeState::Removing {
-                catalog.remove_files(entry.id)?;
-                directory.set_volume(&name, None)?;
+                let removed = catalog.remove_files(entry.id);
+                if let Err(error) = removed.and_then(|()| directory.set_volume(&name, None)) {
+                    let error = error.within(format_args!("volume {name}, which was deleted"));
+                    tracing::error!(%error, "files are left; the next start tries again");
+                }
                 continue;
             }
             let volume = match catalog.open_volume(entry.id) {
