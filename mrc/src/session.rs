@@ -5,6 +5,7 @@
 //! before the restart has resumed or run out, any file may be open.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Bound;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -32,6 +33,8 @@ const KEPT_MAX: usize = 8192;
 pub(crate) enum Kept {
     /// It lies in the database, in the batch of its effect.
     Stored,
+    /// The same, from before a restart: what it did to the open files is not known any more.
+    Restored,
     /// The request failed and had no effect.
     Failed(Error),
 }
@@ -98,7 +101,7 @@ impl Sessions {
         }
         for (id, sequence) in kept {
             if let Some(session) = sessions.sessions.get_mut(&id) {
-                session.kept.insert(sequence, Kept::Stored);
+                session.kept.insert(sequence, Kept::Restored);
             }
         }
         sessions
@@ -145,6 +148,14 @@ impl Sessions {
         };
         let duration = self.duration;
         let session = self.of_peer(id, peer)?;
+        let more = open_files
+            .iter()
+            .filter(|ino| !session.open.contains_key(ino));
+        // Twice, because it may not have heard of the last ones that it opened and closed.
+        if session.open.len().saturating_add(more.count()) > 2 * OPEN_FILES_MAX {
+            let context = format!("the session has {} files open", session.open.len());
+            return Err(Error::new(Code::Invalid, context));
+        }
         session.resumed = true;
         session.deadline = Instant::now() + duration;
         session.pusher = pusher;
@@ -194,11 +205,12 @@ impl Sessions {
     }
 
     /// What is known of a changing request of a session: nothing, or its kept reply. Number 0 is
-    /// never known.
-    pub fn kept(&mut self, id: SessionId, sequence: u64) -> Result<Option<Kept>> {
+    /// never known. Failures that the client knows, up to `answered`, are forgotten here, because
+    /// no batch may follow that would do it.
+    pub fn kept(&mut self, id: SessionId, sequence: u64, answered: u64) -> Result<Option<Kept>> {
         let session = self
             .sessions
-            .get(&id)
+            .get_mut(&id)
             .ok_or_else(|| expired(id, "it does not exist any more"))?;
         if sequence > 0 {
             if let Some(kept) = session.kept.get(&sequence) {
@@ -210,6 +222,12 @@ impl Sessions {
             }
         }
         if session.kept.len() >= KEPT_MAX {
+            session
+                .kept
+                .retain(|number, kept| *number > answered || !matches!(kept, Kept::Failed(_)));
+        }
+        let unknown = (Bound::Excluded(answered), Bound::Unbounded);
+        if session.kept.len() >= KEPT_MAX && session.kept.range(unknown).count() >= KEPT_MAX {
             let context = format!("{KEPT_MAX} replies wait to be acknowledged");
             return Err(Error::retryable(Code::Busy, context, 100));
         }
@@ -227,7 +245,7 @@ impl Sessions {
         };
         let stored = session.kept.range(..=answered);
         stored
-            .filter(|(_, kept)| matches!(kept, Kept::Stored))
+            .filter(|(_, kept)| !matches!(kept, Kept::Failed(_)))
             .map(|(sequence, _)| *sequence)
             .collect()
     }
@@ -314,6 +332,11 @@ impl Sessions {
     pub fn overdue(&self, now: Instant) -> Vec<SessionId> {
         let overdue = self.sessions.iter().filter(|(_, s)| s.deadline <= now);
         overdue.map(|(id, _)| *id).collect()
+    }
+
+    /// Did the session's time run out?
+    pub fn is_overdue(&self, id: SessionId, now: Instant) -> bool {
+        self.sessions.get(&id).is_some_and(|s| s.deadline <= now)
     }
 
     /// When the next session runs out if it is not heard of, or the next replaced file goes.

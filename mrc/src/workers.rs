@@ -18,6 +18,8 @@ const RECALL_TIME: Duration = Duration::from_secs(1);
 const RECALLS_AT_ONCE: usize = 64;
 /// Pause after housekeeping failed.
 const RETRY_PAUSE: Duration = Duration::from_secs(5);
+/// Shortest pause between two looks at deadlines.
+const DEADLINE_PAUSE: Duration = Duration::from_millis(1);
 /// How long the tasks may take to end before they are cut off.
 const STOP_TIME: Duration = Duration::from_secs(10);
 
@@ -88,15 +90,19 @@ async fn expire_sessions(shared: Arc<Shared>) {
         let mut next: Option<Instant> = None;
         let mut sooner = |at: Instant| next = Some(next.map_or(at, |next| next.min(at)));
         for volume in shared.catalog.active() {
+            let mut failed = false;
             for session in volume.overdue_sessions() {
-                match volume.end_session(session) {
-                    Ok(()) => {
+                match volume.end_overdue_session(session) {
+                    Ok(false) => {}
+                    Ok(true) => {
                         tracing::info!(%session, volume = volume.record.name, "session ran out");
                         shared.catalog.remove_session(session);
                     }
                     Err(error) => {
                         tracing::warn!(%session, %error, "session could not be ended");
                         sooner(Instant::now() + RETRY_PAUSE);
+                        failed = true;
+                        break;
                     }
                 }
             }
@@ -112,7 +118,9 @@ async fn expire_sessions(shared: Arc<Shared>) {
                 }
             }
             if let Some(deadline) = volume.next_session_deadline() {
-                sooner(deadline.max(Instant::now() + Duration::from_millis(1)));
+                // What failed is overdue still: it must not be tried without a pause.
+                let pause = if failed { RETRY_PAUSE } else { DEADLINE_PAUSE };
+                sooner(deadline.max(Instant::now() + pause));
             }
         }
         match next {

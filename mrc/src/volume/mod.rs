@@ -12,7 +12,7 @@ mod sessions;
 #[cfg(test)]
 mod tests;
 
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use babu_kv::{Batch, Database, Durability};
@@ -29,7 +29,7 @@ use crate::lease::Leases;
 use crate::records::VolumeRecord;
 use crate::replies;
 use crate::session::{Asking, Kept, Sessions};
-use crate::step::{self, Changes, Context, Effect};
+use crate::step::{self, Changes, Context, Effect, Held};
 use crate::view::View;
 
 pub(crate) use open::Root;
@@ -116,9 +116,9 @@ impl Volume {
     /// Runs a changing operation once, however often it is sent.
     pub fn change(&self, change: &Change<'_>, parts: &ContextParts<'_>) -> Result<Outcome> {
         let _writer = self.writer.lock();
-        let kept = self.sessions.lock().kept(change.session, change.sequence)?;
+        let kept = self.known(change)?;
         if let Some(kept) = kept {
-            return self.repeat(change, kept);
+            return self.repeat(change, kept, parts.caller);
         }
         let asking = self.asking(change.session);
         let context = self.context(parts, &asking);
@@ -138,10 +138,10 @@ impl Volume {
     }
 
     /// The first answer again. It may have been lost before it was durable, so it is made so.
-    fn repeat(&self, change: &Change<'_>, kept: Kept) -> Result<Outcome> {
+    fn repeat(&self, change: &Change<'_>, kept: Kept, caller: &Caller) -> Result<Outcome> {
         match kept {
             Kept::Failed(error) => Err(error),
-            Kept::Stored => {
+            Kept::Stored | Kept::Restored => {
                 let key = keys::reply(change.session, change.sequence);
                 let bytes = self.view().get(Table::Sessions, &key)?;
                 let bytes = bytes.ok_or_else(|| {
@@ -149,12 +149,16 @@ impl Volume {
                     Error::new(Code::Corrupt, context)
                 })?;
                 Ok(Outcome {
-                    reply: replies::decode(&bytes)?,
+                    reply,
                     touched: Vec::new(),
                     durable: true,
                     reclaims: false,
                     lingers: false,
                 })
+                let reply = replies::decode(&bytes)?;
+                if matches!(kept, Kept::Restored) {
+                    self.open_again(change, caller, &reply);
+                }
             }
         }
     }
@@ -166,6 +170,34 @@ impl Volume {
             .sessions
             .lock()
             .forgettable(change.session, change.answered);
+    /// What a request did to the open files of its session, which resumed without knowing.
+    fn open_again(&self, change: &Change<'_>, caller: &Caller, reply: &MetaReply) {
+        let effect = match (change.op, reply) {
+            (
+                MetaOp::Create { open, .. } | MetaOp::Open { open, .. },
+                MetaReply::Opened(opened),
+            ) => Effect::Opened {
+                ino: opened.entry.attr.ino,
+                uid: caller.uid,
+                held: Held {
+                    read: open.read,
+                    write: open.write,
+                },
+            },
+            (MetaOp::Release { ino }, _) => Effect::Released { ino: *ino },
+            _ => return,
+        };
+        let mut sessions = self.sessions.lock();
+        sessions.remember(change.session, change.sequence, Kept::Stored);
+        sessions.apply(change.session, effect);
+        self.sweep_due.store(true, Ordering::Relaxed);
+    }
+
+    fn known(&self, change: &Change<'_>) -> Result<Option<Kept>> {
+        let mut sessions = self.sessions.lock();
+        sessions.kept(change.session, change.sequence, change.answered)
+    }
+
         let index = self.tables.index(Table::Sessions)?;
         for sequence in &forgettable {
             batch.delete(index, &keys::reply(change.session, *sequence));

@@ -156,6 +156,8 @@ impl Volume {
         }
         self.database.clone().close().map_err(database)
     }
+            // Without sessions no call that is still under way hands out numbers behind it.
+            self.sessions.lock().clear();
 }
 
 fn restore_sessions(view: &dyn View, duration: Duration) -> Result<Sessions> {

@@ -74,6 +74,21 @@ impl Volume {
     /// Ends a session: it, its kept replies and its open files are forgotten.
     pub fn end_session(&self, id: SessionId) -> Result<()> {
         let _writer = self.writer.lock();
+        self.forget_session(id)
+    }
+
+    /// Ends a session whose time ran out, unless it was heard of or resumed at the last moment.
+    /// True when it was ended.
+    pub fn end_overdue_session(&self, id: SessionId) -> Result<bool> {
+        let _writer = self.writer.lock();
+        if !self.sessions.lock().is_overdue(id, Instant::now()) {
+            return Ok(false);
+        }
+        self.forget_session(id).map(|()| true)
+    }
+
+    /// The caller has the writer.
+    fn forget_session(&self, id: SessionId) -> Result<()> {
         let mut batch = Batch::new();
         let index = self.tables.index(Table::Sessions)?;
         let end = keys::after_prefix(&id.0);

@@ -160,3 +160,32 @@ proptest! {
         }
     }
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_session_that_is_resumed_at_the_last_moment_lives_on() {
+    let volume = create(&MemoryFs::new());
+    tokio::time::advance(TIMES.session).await;
+    assert_eq!(volume.overdue_sessions(), [SESSION]);
+    let peer = Peer::Host("test".into());
+    volume.resume_session(SESSION, &peer, &[7], None).unwrap();
+    assert!(!volume.end_overdue_session(SESSION).unwrap());
+    volume.touch(SESSION, &peer, None).unwrap();
+    tokio::time::advance(TIMES.session).await;
+    assert!(volume.end_overdue_session(SESSION).unwrap());
+    let gone = volume.touch(SESSION, &peer, None).unwrap_err();
+    assert_eq!(gone.code, Code::SessionExpired);
+}
+
+#[tokio::test(start_paused = true)]
+async fn resuming_again_and_again_does_not_fill_the_memory() {
+    let volume = create(&MemoryFs::new());
+    let peer = Peer::Host("test".into());
+    let resume = |part: u64| {
+        let inos: Vec<_> = (part << 20..(part + 1) << 20).collect();
+        volume.resume_session(SESSION, &peer, &inos, None)
+    };
+    resume(0).unwrap();
+    resume(1).unwrap();
+    assert_eq!(resume(2).unwrap_err().code, Code::Invalid);
+    resume(1).unwrap();
+}

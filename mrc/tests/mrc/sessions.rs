@@ -9,7 +9,7 @@ use xtfs_protocol::transport::Peer;
 use xtfs_protocol::{Code, Retry};
 
 use crate::osds::Osds;
-use crate::support::{Client, entry, error, open, opened, with_volume};
+use crate::support::{Client, create_op, entry, error, open, opened, with_volume};
 
 fn mkdir(name: &str) -> MetaOp {
     MetaOp::Mkdir {
@@ -282,4 +282,70 @@ async fn a_file_replaced_by_a_rename_stays_openable_for_a_moment_and_then_goes()
         .await;
     assert_eq!(client.lookup("file").await.unwrap().attr.ino, new);
     mrc.shutdown().await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_client_whose_requests_only_fail_is_not_locked_out() {
+    let mrc = with_volume(&MemoryFs::new()).await;
+    let client = Client::new(&mrc).await;
+    client.create("file").await;
+    for _ in 0..9000 {
+        assert_eq!(error(client.unlink("none").await).code, Code::NotFound);
+    }
+    client.unlink("file").await.unwrap();
+    // Who never says what has arrived is held up, and goes on when it does.
+    for sequence in 20_000..28_192 {
+        let refused = error(client.send_as(mkdir(""), sequence, 10_000).await);
+        assert_eq!(refused.code, Code::Invalid);
+    }
+    let busy = error(client.send_as(mkdir("dir"), 30_000, 10_000).await);
+    assert_eq!(busy.code, Code::Busy);
+    client.send_as(mkdir("dir"), 30_000, 29_999).await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_file_is_open_when_its_creation_is_answered_after_a_restart_only() {
+    let fs = MemoryFs::new();
+    let mrc = with_volume(&fs).await;
+    let client = Client::new(&mrc).await;
+    let session = client.session;
+    let open_mode = OpenMode {
+        read: true,
+        write: true,
+        truncate: false,
+    };
+    let create = create_op("file", open_mode);
+    let made = opened(client.send_as(create.clone(), 7, 0).await.unwrap());
+    let ino = made.entry.attr.ino;
+
+    // The answer was lost with the MRC, so the client does not know yet that it has a file open.
+    drop((client, mrc));
+    let mrc = open(&fs);
+    let client = Client::resume(&mrc, Some(session), vec![]).await.unwrap();
+    let again = opened(client.send_as(create, 7, 0).await.unwrap());
+    assert_eq!(again.entry.attr.ino, ino);
+    client.unlink("file").await.unwrap();
+    let getattr = MetaOp::Getattr { ino };
+    let alive = client.send_as(getattr.clone(), 0, 0).await.unwrap();
+    assert_eq!(entry(&alive).attr.nlink, 0);
+
+    // The same with closing: it still counts as open when the client resumes.
+    client.create("second").await;
+    let second = client.lookup("second").await.unwrap().attr.ino;
+    let release = MetaOp::Release { ino: second };
+    client.send_as(release.clone(), 2000, 1500).await.unwrap();
+    drop((client, mrc));
+    let mrc = open(&fs);
+    let client = Client::resume(&mrc, Some(session), vec![ino, second])
+        .await
+        .unwrap();
+    client.send_as(release, 2000, 1500).await.unwrap();
+    let unlink = MetaOp::Unlink {
+        parent: ROOT_INO,
+        name: b"second".to_vec(),
+    };
+    client.send_as(unlink, 2001, 2000).await.unwrap();
+    let getattr = MetaOp::Getattr { ino: second };
+    let gone = error(client.send_as(getattr, 0, 0).await);
+    assert_eq!(gone.code, Code::Stale);
 }
