@@ -25,11 +25,14 @@ use crate::directory::Directory;
 use crate::error::lost_work;
 use crate::placement;
 use crate::step;
-use crate::volume::{Change, ContextParts, NO_PLACEMENT, Times, Volume};
+use crate::volume::{Change, ContextParts, NO_PLACEMENT, Times, Volume, memtable_bytes};
 use crate::workers::Workers;
 
 /// Most recalls that wait to be sent; what does not fit is not sent, and the leases run out.
 const RECALLS_MAX: usize = 4096;
+
+/// Most bytes of the directory's memtable, and of its cache.
+const DIRECTORY_BYTES_MAX: usize = 1 << 20;
 
 /// What an [`Mrc`] needs to know.
 #[derive(Clone)]
@@ -38,7 +41,10 @@ pub struct MrcOptions {
     pub dir: PathBuf,
     /// Identity of this MRC; the folder belongs to it from the first start on.
     pub id: ServiceId,
-    /// Options of every database. Memory is taken per volume: doubling `memtable_bytes` doubles it.
+    /// Options of every volume's database; that of the directory takes less. The defaults take up
+    /// to 8 MiB of memtable, four times that in bursts, and 32 MiB of cache for each volume;
+    /// doubling them doubles it. On a small disk the memtable is smaller, so that its flush fits
+    /// into what is kept free.
     pub kv: babu_kv::Options,
     /// Clock, randomness and the place for blocking work.
     pub env: Env,
@@ -63,7 +69,11 @@ impl MrcOptions {
         Self {
             dir: dir.into(),
             id,
-            kv: babu_kv::Options::default(),
+            kv: babu_kv::Options {
+                memtable_bytes: 8 << 20,
+                cache_bytes: 32 << 20,
+                ..babu_kv::Options::default()
+            },
             env,
             addresses: Vec::new(),
             session_duration: Duration::from_secs(60),
@@ -109,11 +119,19 @@ impl Mrc {
     /// # Errors
     /// When a file cannot be read or is damaged, is of a newer version, is in use by another
     /// process, or belongs to another MRC.
-    pub fn open(options: MrcOptions) -> Result<Arc<Self>> {
+    pub fn open(mut options: MrcOptions) -> Result<Arc<Self>> {
         make_folder(&options.dir, &*options.kv.fs)?;
+        if let Ok(space) = options.kv.fs.space(&options.dir) {
+            options.kv.memtable_bytes = memtable_bytes(&space, options.kv.memtable_bytes);
+        }
+        let small = babu_kv::Options {
+            memtable_bytes: options.kv.memtable_bytes.min(DIRECTORY_BYTES_MAX),
+            cache_bytes: options.kv.cache_bytes.min(DIRECTORY_BYTES_MAX),
+            ..options.kv.clone()
+        };
         let directory = Directory::open(
             &options.dir.join("directory"),
-            options.kv.clone(),
+            small,
             options.id,
             options.addresses,
             options.heartbeat_interval,

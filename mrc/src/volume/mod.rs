@@ -8,6 +8,7 @@
 
 mod open;
 mod reclaim;
+mod reserve;
 mod sessions;
 #[cfg(test)]
 mod tests;
@@ -33,6 +34,8 @@ use crate::step::{self, Changes, Context, Effect, Held};
 use crate::view::View;
 
 pub(crate) use open::Root;
+use reserve::Disk;
+pub(crate) use reserve::memtable_bytes;
 
 /// How volumes treat their clients.
 #[derive(Debug, Clone, Copy)]
@@ -46,6 +49,7 @@ pub(crate) struct Times {
 pub(crate) struct Volume {
     pub record: VolumeRecord,
     database: Database,
+    disk: Disk,
     tables: Tables,
     number_floor: u64,
     writer: Mutex<()>,
@@ -123,7 +127,10 @@ impl Volume {
         let asking = self.asking(change.session);
         let context = self.context(parts, &asking);
         match step::step(&self.view(), change.op, &context) {
-            Ok((reply, changes)) => self.commit(change, reply, changes),
+            Ok((reply, changes)) => {
+                self.disk.need_room(change.op, &changes)?;
+                self.commit(change, reply, changes)
+            }
             Err(error) => {
                 // What may turn out otherwise later is not an answer for ever.
                 if change.sequence > 0 && error.retry == xtfs_protocol::Retry::Never {
@@ -148,6 +155,10 @@ impl Volume {
                     let context = format!("kept reply {} is missing", change.sequence);
                     Error::new(Code::Corrupt, context)
                 })?;
+                let reply = replies::decode(&bytes)?;
+                if matches!(kept, Kept::Restored) {
+                    self.open_again(change, caller, &reply);
+                }
                 Ok(Outcome {
                     reply,
                     touched: Vec::new(),
@@ -155,21 +166,10 @@ impl Volume {
                     reclaims: false,
                     lingers: false,
                 })
-                let reply = replies::decode(&bytes)?;
-                if matches!(kept, Kept::Restored) {
-                    self.open_again(change, caller, &reply);
-                }
             }
         }
     }
 
-    fn commit(&self, change: &Change<'_>, reply: MetaReply, changes: Changes) -> Result<Outcome> {
-        let mut batch = Batch::new();
-        self.tables.add(&mut batch, &changes.changes)?;
-        let forgettable = self
-            .sessions
-            .lock()
-            .forgettable(change.session, change.answered);
     /// What a request did to the open files of its session, which resumed without knowing.
     fn open_again(&self, change: &Change<'_>, caller: &Caller, reply: &MetaReply) {
         let effect = match (change.op, reply) {
@@ -198,6 +198,13 @@ impl Volume {
         sessions.kept(change.session, change.sequence, change.answered)
     }
 
+    fn commit(&self, change: &Change<'_>, reply: MetaReply, changes: Changes) -> Result<Outcome> {
+        let mut batch = Batch::new();
+        self.tables.add(&mut batch, &changes.changes)?;
+        let forgettable = self
+            .sessions
+            .lock()
+            .forgettable(change.session, change.answered);
         let index = self.tables.index(Table::Sessions)?;
         for sequence in &forgettable {
             batch.delete(index, &keys::reply(change.session, *sequence));

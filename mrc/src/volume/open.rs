@@ -16,6 +16,7 @@ use xtfs_protocol::ids::ROOT_INO;
 use xtfs_protocol::time::Time;
 use xtfs_protocol::{Code, Error, Result};
 
+use super::reserve::Disk;
 use super::{Times, Volume};
 use crate::database::{DatabaseView, Tables};
 use crate::error::database;
@@ -49,6 +50,7 @@ impl Volume {
         root: Root,
         times: Times,
     ) -> Result<Self> {
+        let disk = disk(dir, &options);
         let opened = Database::open(dir, options).map_err(database)?;
         let tables = Tables::open(&opened)?;
         let inode = Inode {
@@ -95,17 +97,18 @@ impl Volume {
         batch.put(settings, keys::SETTING_COUNTERS, &counters.encode());
         batch.put(settings, keys::SETTING_VOLUME, &record.encode());
         opened.write(batch, Durability::Synced).map_err(database)?;
-        Self::prepare(opened, tables, times)
+        Self::prepare(opened, disk, tables, times)
     }
 
     /// Opens the database of a volume.
     pub fn open(dir: &Path, options: babu_kv::Options, times: Times) -> Result<Self> {
+        let disk = disk(dir, &options);
         let opened = Database::open(dir, options).map_err(database)?;
         let tables = Tables::open(&opened)?;
-        Self::prepare(opened, tables, times)
+        Self::prepare(opened, disk, tables, times)
     }
 
-    fn prepare(opened: Database, tables: Tables, times: Times) -> Result<Self> {
+    fn prepare(opened: Database, disk: Disk, tables: Tables, times: Times) -> Result<Self> {
         let view = DatabaseView {
             snapshot: opened.snapshot(),
             tables: &tables,
@@ -127,6 +130,7 @@ impl Volume {
         let volume = Self {
             record,
             database: opened,
+            disk,
             tables,
             number_floor,
             writer: Mutex::new(()),
@@ -152,12 +156,19 @@ impl Volume {
             let _writer = self.writer.lock();
             let mut counters = step::counters(&self.view())?;
             counters.closed = true;
+            // Without sessions no call that is still under way hands out numbers behind it.
+            self.sessions.lock().clear();
             self.write_counters(&counters, Durability::Buffered)?;
         }
         self.database.clone().close().map_err(database)
     }
-            // Without sessions no call that is still under way hands out numbers behind it.
-            self.sessions.lock().clear();
+}
+
+fn disk(dir: &Path, options: &babu_kv::Options) -> Disk {
+    Disk {
+        fs: options.fs.clone(),
+        dir: dir.to_path_buf(),
+    }
 }
 
 fn restore_sessions(view: &dyn View, duration: Duration) -> Result<Sessions> {

@@ -27,7 +27,11 @@ pub fn host() -> Peer {
 
 /// Opens an MRC on a disk in memory.
 pub fn open(fs: &MemoryFs) -> Arc<Mrc> {
-    let fs: Arc<dyn Fs> = Arc::new(fs.clone());
+    open_on(Arc::new(fs.clone()))
+}
+
+/// Opens an MRC on a disk.
+pub fn open_on(fs: Arc<dyn Fs>) -> Arc<Mrc> {
     let mut options = MrcOptions::new(Path::new("/mrc"), MRC, Env::simulated(1));
     options.kv = babu_kv::Options::simulated(fs);
     Mrc::open(options).unwrap()

@@ -2,13 +2,17 @@
 
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
-use babu_kv::fs::{Fs, MemoryFs};
+use babu_kv::fs::{Fault, FaultyFs, Fs, MemoryFs};
 use xtfs_protocol::Code;
 use xtfs_protocol::ids::ROOT_INO;
 use xtfs_protocol::meta::{MetaOp, MetaReply, RenameFlags, Space};
 
-use crate::support::{Client, MRC, ask, create_op, create_volume, open, with_volume};
+use crate::osds::Osds;
+use crate::support::{
+    Client, MRC, ask, create_op, create_volume, open, open_on, opened, with_volume,
+};
 
 fn rename(from: String, to: String) -> MetaOp {
     MetaOp::Rename {
@@ -107,6 +111,80 @@ async fn a_full_disk_is_told_loses_nothing_and_is_over_when_there_is_room() {
     let client = Client::new(&mrc).await;
     assert_eq!(used_inodes(&client).await, made + 3);
     client.lookup(&failed).await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_disk_that_is_full_of_names_can_be_emptied() {
+    let fs = MemoryFs::new();
+    let mrc = with_volume(&fs).await;
+    let client = Client::new(&mrc).await;
+    fs.set_capacity(Some(fs.used_bytes() + (1 << 20)));
+    let mut made = 0;
+    let refused = loop {
+        match client
+            .send(create_op(&format!("file{made}"), Default::default()))
+            .await
+        {
+            Ok(_) => made += 1,
+            Err(error) => break error,
+        }
+    };
+    assert_eq!(refused.code, Code::NoSpace);
+    // Nothing that only adds is accepted; what is there is opened, moved and removed.
+    let xattr = MetaOp::Setxattr {
+        ino: ROOT_INO,
+        name: b"user.name".to_vec(),
+        value: vec![],
+        mode: xtfs_protocol::meta::XattrMode::Set,
+    };
+    assert_eq!(client.send(xattr).await.unwrap_err().code, Code::NoSpace);
+    let again = client.send(create_op("file0", Default::default())).await;
+    let ino = opened(again.unwrap()).entry.attr.ino;
+    client.send(MetaOp::Release { ino }).await.unwrap();
+    client
+        .send(rename("file0".into(), "moved".into()))
+        .await
+        .unwrap();
+    client
+        .send(rename("moved".into(), "file0".into()))
+        .await
+        .unwrap();
+    for number in 0..10 {
+        let ino = client
+            .lookup(&format!("file{number}"))
+            .await
+            .unwrap()
+            .attr
+            .ino;
+        client.send(MetaOp::Release { ino }).await.unwrap();
+        client.unlink(&format!("file{number}")).await.unwrap();
+    }
+    assert_eq!(used_inodes(&client).await, made + 1 - 10);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_session_that_cannot_be_ended_on_a_full_disk_is_tried_again_with_pauses() {
+    let faulty = FaultyFs::new(Arc::new(MemoryFs::new()));
+    let shared: Arc<dyn Fs> = Arc::new(faulty.clone());
+    let mrc = open_on(shared);
+    ask(&mrc, create_volume("home")).await.unwrap();
+    let client = Client::new(&mrc).await;
+    let osds = Osds::start(&mrc);
+    faulty.arm(Some(Fault {
+        at: 0,
+        count: u64::MAX,
+        kind: std::io::ErrorKind::StorageFull,
+        changes_only: true,
+    }));
+    tokio::time::sleep(Duration::from_secs(120)).await;
+    let tries = faulty.changes();
+    assert!((1..1000).contains(&tries), "{tries}");
+    faulty.arm(None);
+    tokio::time::sleep(Duration::from_secs(10)).await;
+    let ended = client.lookup("file").await.unwrap_err();
+    assert_eq!(ended.code, Code::SessionExpired);
+    drop(osds);
+    mrc.shutdown().await.unwrap();
 }
 
 #[tokio::test(start_paused = true)]
