@@ -31,6 +31,7 @@ struct Maps {
     by_name: BTreeMap<String, Arc<Volume>>,
     by_id: BTreeMap<VolumeId, Arc<Volume>>,
     sessions: BTreeMap<SessionId, Arc<Volume>>,
+    /// By the name under which they were put aside.
     deleting: BTreeMap<String, Arc<Volume>>,
     /// Volumes that could not be opened, with the reason. The others are served.
     broken: BTreeMap<String, Error>,
@@ -149,13 +150,15 @@ impl Catalog {
             id: volume.id(),
             state: VolumeState::Deleting,
         };
-        directory.set_volume(name, Some(entry))?;
+        // Nobody may call a volume so: the name is free for another one at once.
+        let aside = format!("{name}/{}", volume.id());
+        directory.move_volume(name, &aside, entry)?;
         let mut maps = self.maps.write();
         maps.by_name.remove(name);
         maps.by_id.remove(&volume.id());
         maps.sessions.retain(|_, of| of.id() != volume.id());
         volume.retire();
-        maps.deleting.insert(name.to_owned(), volume);
+        maps.deleting.insert(aside, volume);
         Ok(())
     }
 

@@ -2,8 +2,9 @@
 //!
 //! The queue lies in each volume's database. An entry is acted upon only after the database was
 //! made durable, so that no loss of power brings back a file whose objects are gone; it leaves
-//! the queue only when every OSD of its placement has acknowledged. OSDs that fail are left alone
-//! for a while, each longer than the last time; the entries of the others go on.
+//! the queue only when every OSD of its placement has acknowledged. An OSD that has acknowledged
+//! leaves the entry, so that it is not asked again. OSDs that fail are left alone for a while, each
+//! longer than the last time; the entries of the others go on.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -19,6 +20,7 @@ use xtfs_protocol::object::ObjectOp;
 use xtfs_protocol::transport::Connector;
 use xtfs_protocol::{Call, Code, Error, Request, Result};
 
+use crate::records::DeletedRecord;
 use crate::server::Shared;
 use crate::step;
 use crate::volume::Volume;
@@ -26,8 +28,10 @@ use crate::volume::Volume;
 const PAGE: usize = 256;
 const FILES_AT_ONCE: usize = 16;
 const CALL_TIME_MS: u32 = 10_000;
-/// How long deletions gather before they are carried out together.
+/// How long deletions gather before they are carried out together, and how long while some are
+/// left because an OSD fails: each round looks at all that is left.
 const GATHER_TIME: Duration = Duration::from_millis(50);
+const GATHER_TIME_IN_TROUBLE: Duration = Duration::from_secs(1);
 const PAUSE_MIN: Duration = Duration::from_millis(200);
 const PAUSE_MAX: Duration = Duration::from_secs(60);
 
@@ -43,13 +47,6 @@ pub(crate) struct Deletion {
 struct Trouble {
     until: Instant,
     pause: Duration,
-}
-
-/// Content on OSDs, with the number under which it is queued.
-struct Content {
-    number: u64,
-    data: u64,
-    osds: Vec<ServiceId>,
 }
 
 impl Deletion {
@@ -75,7 +72,11 @@ impl Deletion {
                 }
             }
             // Each round costs a flush of the disk: one for all that is removed in a row.
-            sleep(GATHER_TIME).await;
+            sleep(match retry_at {
+                None => GATHER_TIME,
+                Some(_) => GATHER_TIME_IN_TROUBLE,
+            })
+            .await;
         }
     }
 
@@ -122,17 +123,19 @@ impl Deletion {
                 return Ok(all);
             };
             after = *last;
-            let contents = page.into_iter().map(|(number, record)| Content {
-                number,
-                data: record.data,
-                osds: record.osds,
-            });
-            let contents: Vec<_> = contents.collect();
-            let count = contents.len();
+            let is_due = |record: &DeletedRecord| {
+                record.osds.is_empty() || !record.osds.iter().all(|osd| self.is_left_alone(*osd))
+            };
+            let (due, later): (Vec<_>, Vec<_>) =
+                page.into_iter().partition(|(_, record)| is_due(record));
+            all &= later.is_empty();
+            if due.is_empty() {
+                continue;
+            }
             self.make_durable(volume).await?;
-            let done = self.delete_all(volume.id(), contents).await;
-            all &= done.len() == count;
-            volume.forget_deletions(&done)?;
+            let settled = self.delete_all(volume.id(), due).await;
+            all &= settled.iter().all(|(_, left)| left.osds.is_empty());
+            volume.settle_deletions(&settled)?;
         }
     }
 
@@ -147,15 +150,16 @@ impl Deletion {
                 return Err(Error::new(Code::Io, "list of files"));
             };
             after = files.last().map_or(after, |file| file.ino);
-            let count = files.len();
-            let contents = files.into_iter().map(|file| Content {
-                number: file.ino,
-                data: file.data,
-                osds: file.placement.osds,
+            let contents = files.into_iter().map(|file| {
+                let record = DeletedRecord {
+                    data: file.data,
+                    osds: file.placement.osds,
+                };
+                (file.ino, record)
             });
-            let done = self.delete_all(volume.id(), contents.collect()).await;
-            all &= done.len() == count;
-            volume.forget_files(&done)?;
+            let settled = self.delete_all(volume.id(), contents.collect()).await;
+            all &= settled.iter().all(|(_, left)| left.osds.is_empty());
+            volume.settle_files(&settled)?;
             if end {
                 break;
             }
@@ -179,25 +183,28 @@ impl Deletion {
             .await
     }
 
-    /// Deletes contents, several at once. Returns the numbers of those that are gone everywhere.
-    async fn delete_all(&self, volume: VolumeId, contents: Vec<Content>) -> Vec<u64> {
-        let work = contents.into_iter().map(|content| async move {
-            let file = FileId {
-                volume,
-                data: content.data,
-            };
-            let gone = self.delete_everywhere(file, &content.osds).await;
-            gone.then_some(content.number)
+    /// Deletes contents, several at once. Returns them with the OSDs on which they are left.
+    async fn delete_all(
+        &self,
+        volume: VolumeId,
+        contents: Vec<(u64, DeletedRecord)>,
+    ) -> Vec<(u64, DeletedRecord)> {
+        let work = contents.into_iter().map(|(number, record)| async move {
+            let data = record.data;
+            let file = FileId { volume, data };
+            let osds = self.delete_everywhere(file, &record.osds).await;
+            (number, DeletedRecord { data, osds })
         });
         let results = stream::iter(work).buffer_unordered(FILES_AT_ONCE);
-        results.filter_map(std::future::ready).collect().await
+        results.collect().await
     }
 
-    async fn delete_everywhere(&self, file: FileId, osds: &[ServiceId]) -> bool {
-        let mut gone = true;
+    /// Returns the OSDs that have not acknowledged.
+    async fn delete_everywhere(&self, file: FileId, osds: &[ServiceId]) -> Vec<ServiceId> {
+        let mut left = Vec::new();
         for osd in osds {
             if self.is_left_alone(*osd) {
-                gone = false;
+                left.push(*osd);
                 continue;
             }
             match self.delete_on(*osd, file).await {
@@ -205,13 +212,13 @@ impl Deletion {
                     self.trouble.lock().remove(osd);
                 }
                 Err(error) => {
-                    gone = false;
+                    left.push(*osd);
                     tracing::warn!(%osd, %file, %error, "objects could not be deleted yet");
                     self.leave_alone(*osd);
                 }
             }
         }
-        gone
+        left
     }
 
     async fn delete_on(&self, osd: ServiceId, file: FileId) -> Result<()> {

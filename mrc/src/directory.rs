@@ -8,6 +8,7 @@
 //! services  id 16 bytes      version 1 | kind u8 | address count u8 | addresses: text | program version: text
 //! volumes   name             version 1 | id 16 bytes | state u8 (0 active, 1 deleting, 2 removing)
 //! keys      key id u32 BE    version 1 | key 32 bytes
+//!           (deleted volumes: name | '/' | id as text)
 //! settings  "identity"       version 1 | id 16 bytes
 //! ```
 
@@ -355,6 +356,18 @@ impl Directory {
             volumes.insert(name, VolumeEntry::decode(&value)?);
         }
         Ok(volumes)
+    }
+
+    /// Moves a volume to another name with another entry, durably and at once. May wait for the
+    /// disk.
+    pub fn move_volume(&self, from: &str, to: &str, entry: VolumeEntry) -> Result<()> {
+        let mut batch = Batch::new();
+        batch.delete(&self.volumes_index, from.as_bytes());
+        batch.put(&self.volumes_index, to.as_bytes(), &entry.encode());
+        self.database
+            .write(batch, Durability::Synced)
+            .map_err(database)?;
+        Ok(())
     }
 
     /// Enters, changes or removes a volume, durably. May wait for the disk.

@@ -16,6 +16,9 @@ use crate::records::DeletedRecord;
 use crate::step::Transaction;
 use crate::view::View;
 
+/// Sequences from here on are those of files of a deleted volume, with their inode numbers: no
+/// volume counts so far.
+const QUEUED_FILES: u64 = 1 << 63;
 /// Most files reclaimed in one batch.
 const RECLAIM_BATCH: usize = 256;
 
@@ -96,23 +99,37 @@ impl Volume {
         Ok(found)
     }
 
-    /// Takes entries out of the deletion queue whose objects are gone.
-    pub fn forget_deletions(&self, sequences: &[u64]) -> Result<()> {
-        self.remove_numbered(Table::Deleted, sequences)
-    }
-
-    /// Takes files out of a volume that is being deleted, when their objects are gone. The rest
-    /// of the volume is not kept consistent any more.
-    pub fn forget_files(&self, inos: &[Ino]) -> Result<()> {
-        self.remove_numbered(Table::Inodes, inos)
-    }
-
-    fn remove_numbered(&self, table: Table, numbers: &[u64]) -> Result<()> {
-        let index = self.tables.index(table)?;
+    /// Notes in the deletion queue on which OSDs objects are left; entries without any go.
+    pub fn settle_deletions(&self, entries: &[(u64, DeletedRecord)]) -> Result<()> {
+        let index = self.tables.index(Table::Deleted)?;
         let mut batch = Batch::new();
-        for number in numbers {
-            batch.delete(index, &keys::number(*number));
+        for (sequence, left) in entries {
+            let key = keys::number(*sequence);
+            if left.osds.is_empty() {
+                batch.delete(index, &key);
+            } else {
+                batch.put(index, &key, &left.encode());
+            }
         }
+        self.write_settled(batch)
+    }
+
+    /// Takes files out of a volume that is being deleted; those of which objects are left go to
+    /// the deletion queue. The rest of the volume is not kept consistent any more.
+    pub fn settle_files(&self, files: &[(Ino, DeletedRecord)]) -> Result<()> {
+        let inodes = self.tables.index(Table::Inodes)?;
+        let deleted = self.tables.index(Table::Deleted)?;
+        let mut batch = Batch::new();
+        for (ino, left) in files {
+            batch.delete(inodes, &keys::number(*ino));
+            if !left.osds.is_empty() {
+                batch.put(deleted, &keys::number(QUEUED_FILES | *ino), &left.encode());
+            }
+        }
+        self.write_settled(batch)
+    }
+
+    fn write_settled(&self, batch: Batch) -> Result<()> {
         if batch.is_empty() {
             return Ok(());
         }

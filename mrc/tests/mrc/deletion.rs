@@ -107,12 +107,9 @@ async fn a_deleted_volume_takes_its_content_along_even_over_a_restart() {
         osds.deletion(made.capability.file, &made.placement.osds)
             .await;
     }
-    // Its name is free again when all of it is gone.
-    while ask(&mrc, create_volume("home")).await.is_err() {
+    while !fs.list(Path::new("/mrc/volumes")).unwrap().is_empty() {
         tokio::time::sleep(Duration::from_secs(1)).await;
     }
-    let folders = fs.list(Path::new("/mrc/volumes")).unwrap();
-    assert_eq!(folders.len(), 1, "only the new volume has a folder");
     mrc.shutdown().await.unwrap();
 }
 
@@ -146,4 +143,80 @@ async fn all_files_are_listed_page_by_page() {
         }
     }
     assert_eq!(found, expected);
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_name_of_a_deleted_volume_is_free_while_its_osds_are_away() {
+    let fs = MemoryFs::new();
+    let mrc = with_volume(&fs).await;
+    let client = Client::new(&mrc).await;
+    let old = client.create("old").await;
+    let delete = MetaOp::DeleteVolume {
+        name: "home".into(),
+    };
+    for _ in 0..2 {
+        ask(&mrc, delete.clone()).await.unwrap();
+        ask(&mrc, create_volume("home")).await.unwrap();
+    }
+    drop((client, mrc));
+    let mrc = open(&fs);
+    let client = Client::new(&mrc).await;
+    assert_eq!(
+        error(client.lookup("old").await.map(|_| MetaReply::Done)).code,
+        Code::NotFound
+    );
+    let new = client.create("new").await;
+    let osds = Osds::start(&mrc);
+    osds.deletion(old.capability.file, &old.placement.osds)
+        .await;
+    while fs.list(Path::new("/mrc/volumes")).unwrap().len() > 1 {
+        tokio::time::sleep(Duration::from_secs(1)).await;
+    }
+    client.lookup("new").await.unwrap();
+    assert!(
+        !osds
+            .get(new.placement.osds[0])
+            .has_deleted(new.capability.file)
+    );
+    mrc.shutdown().await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_osd_that_has_deleted_is_not_asked_again_because_another_fails() {
+    let fs = MemoryFs::new();
+    let mrc = with_volume(&fs).await;
+    let client = Client::new(&mrc).await;
+    let osds = Osds::start(&mrc);
+    let queued = client.create("queued").await;
+    let kept = client.create("kept").await;
+    let bad = queued.placement.osds[0];
+    osds.get(bad).fail(20);
+    let ino = queued.entry.attr.ino;
+    client.send(MetaOp::Release { ino }).await.unwrap();
+    client.unlink("queued").await.unwrap();
+    osds.get(queued.placement.osds[1])
+        .deletion(queued.capability.file)
+        .await;
+    let delete = MetaOp::DeleteVolume {
+        name: "home".into(),
+    };
+    ask(&mrc, delete).await.unwrap();
+    for made in [&queued, &kept] {
+        osds.deletion(made.capability.file, &made.placement.osds)
+            .await;
+    }
+    while !fs.list(Path::new("/mrc/volumes")).unwrap().is_empty() {
+        tokio::time::sleep(Duration::from_secs(1)).await;
+    }
+    for number in 1..=3 {
+        let id = crate::support::osd(number);
+        let files = [&queued, &kept];
+        let own = files
+            .iter()
+            .filter(|made| made.placement.osds.contains(&id));
+        if id != bad {
+            assert_eq!(osds.get(id).calls(), own.count() as u32, "{id}");
+        }
+    }
+    mrc.shutdown().await.unwrap();
 }
