@@ -24,7 +24,8 @@ finish() {
     "$target/debug/xtfs-test-warden" "$TMPDIR" </dev/null 2>/dev/null || rm -rf --one-file-system "$TMPDIR"
 }
 trap finish EXIT
-trap 'exit 130' INT TERM
+running=
+trap '[ -z "$running" ] || kill -TERM "$running" 2>/dev/null; wait; exit 130' INT TERM
 
 say() { printf '%-34s %-8s %4d s  %s\n' "$1" "$2" "$3" "${4:-}"; }
 
@@ -33,7 +34,11 @@ step() {
     local name=$1 limit=$2 start=$SECONDS log counts good bad
     shift 2
     log=$logs/$name.log
-    if timeout -k 20 "$limit" "$@" >"$log" 2>&1 </dev/null; then ok=1; else ok=0; fi
+    # In the background, so that a signal is heard while it runs.
+    timeout -k 20 "$limit" "$@" >"$log" 2>&1 </dev/null &
+    running=$!
+    if wait "$running"; then ok=1; else ok=0; fi
+    running=
     # Programs with tests say how many they ran; other steps count as one.
     counts=$(sed -n 's/^test result: .* \([0-9]*\) passed; \([0-9]*\) failed.*/\1 \2/p' "$log")
     good=$(awk '{n += $1} END {print n + 0}' <<<"$counts")
