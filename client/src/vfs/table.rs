@@ -8,8 +8,10 @@ use parking_lot::Mutex;
 use xtfs_protocol::ids::Ino;
 
 use super::inode::Inode;
-use crate::cache::budget::{Budget, Place};
-use crate::cache::object::ObjectBuffer;
+use crate::cache::budget::Budget;
+
+/// Objects that one eviction passes over because they hold unsent bytes.
+const KEPT_MAX: usize = 32;
 
 /// Inodes by number. One number never has two [`Inode`]s: whoever uses one pins it.
 pub(crate) struct Inodes {
@@ -91,25 +93,24 @@ impl Inodes {
 
     /// Evicts objects until no more is cached than allowed.
     pub(crate) fn evict(&self) {
-        while let Some((ino, object)) = self.next_victim() {
+        let mut kept = 0;
+        while kept < KEPT_MAX
+            && let Some((ino, object)) = self.budget.next_victim()
+        {
             let Some(inode) = self.map.lock().get(&ino).cloned() else {
                 continue;
             };
             let mut state = inode.state.lock();
             if state.objects.contains_key(&object) {
-                inode.edit(&mut state, object, ObjectBuffer::evict);
-                if let Some(buffer) = state.objects.get(&object)
-                    && buffer.unsent() > 0
-                {
-                    // Only dirty bytes are left, and those are bounded in another way.
-                    return;
-                }
+                inode.edit(&mut state, object, |buffer| {
+                    buffer.evict();
+                    // Its place in the queue is gone; what is left of it needs a new one.
+                    buffer.tick = 0;
+                });
+                // Dirty bytes are left, and those are bounded in another way.
+                kept += usize::from(state.objects.contains_key(&object));
             }
         }
-    }
-
-    fn next_victim(&self) -> Option<Place> {
-        self.budget.next_victim()
     }
 }
 
@@ -152,5 +153,30 @@ impl<T> Handles<T> {
 
     pub(crate) fn numbers(&self) -> Vec<u64> {
         self.state.lock().1.keys().copied().collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cache::object::ObjectBuffer;
+
+    #[test]
+    fn an_object_that_eviction_passed_over_while_it_was_dirty_is_evicted_later() {
+        let budget = Arc::new(Budget::new(10, 1000));
+        let inodes = Inodes::new(budget);
+        let inode = inodes.pin(2);
+        let edit = |change: fn(&mut ObjectBuffer)| {
+            inode.edit(&mut inode.state.lock(), 0, change);
+        };
+        edit(|buffer| buffer.write(0, &[1; 100]));
+        inodes.evict();
+        assert_eq!(inode.state.lock().objects.len(), 1, "no OSD has it");
+        edit(|buffer| {
+            buffer.depart();
+        });
+        edit(ObjectBuffer::arrived);
+        inodes.evict();
+        assert!(inode.state.lock().objects.is_empty());
     }
 }
