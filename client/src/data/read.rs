@@ -133,6 +133,11 @@ impl Inner {
             if span.offset != 0 {
                 continue;
             }
+            // Where too many fetches wait already, the reader fetches by itself, so that an OSD
+            // that is gone holds up nobody who reads from the others.
+            let Ok(place) = Arc::clone(&self.fetchers).try_acquire_owned() else {
+                return;
+            };
             let changes = {
                 let mut state = inode.state.lock();
                 if state.objects.contains_key(&span.object) {
@@ -149,10 +154,8 @@ impl Inner {
             let inner = Arc::clone(self);
             self.tasks.spawn(async move {
                 let deadline = inner.session.deadline();
+                let _place = place;
                 let inode = &fetching.inode;
-                let Ok(Ok(_place)) = within(deadline, inner.fetchers.acquire()).await else {
-                    return;
-                };
                 match inner.fetch(inode, span.object, (0, end), deadline).await {
                     Ok(bytes) => {
                         let mut state = inode.state.lock();

@@ -26,6 +26,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
+use futures_util::stream::{self, StreamExt};
 use parking_lot::{Mutex, RwLock};
 use tokio::sync::{Notify, Semaphore, watch};
 use tokio::task::JoinHandle;
@@ -48,7 +49,10 @@ use table::{Handles, Inodes, Pinned};
 /// Background sends at a time.
 const SENDERS: usize = 16;
 /// Read-aheads at a time.
-const FETCHERS: usize = 16;
+const FETCHERS: usize = 32;
+
+/// Handles that are released at a time at the end.
+const RELEASES: usize = 64;
 
 /// An inode as an operation found it.
 #[derive(Debug, Clone, Copy)]
@@ -89,7 +93,7 @@ pub(crate) struct Inner {
     pub(crate) directories: Handles<Directory>,
     pub(crate) tasks: Tasks,
     pub(crate) senders: Semaphore,
-    pub(crate) fetchers: Semaphore,
+    pub(crate) fetchers: Arc<Semaphore>,
     /// Inodes with something to send or tell.
     pub(crate) dirty: Mutex<BTreeMap<Ino, Arc<Inode>>>,
     /// Wakes the flusher before its time.
@@ -126,7 +130,7 @@ impl Vfs {
             directories: Handles::default(),
             tasks: Tasks::new(tokio::runtime::Handle::current()),
             senders: Semaphore::new(SENDERS),
-            fetchers: Semaphore::new(FETCHERS),
+            fetchers: Arc::new(Semaphore::new(FETCHERS)),
             dirty: Mutex::default(),
             kick: Notify::new(),
             clock: AtomicU64::new(1),
@@ -198,11 +202,16 @@ impl Vfs {
                 tracing::error!("a background task of the client failed");
             }
         }
-        let mut outcome = inner.flush_all().await;
-        for number in inner.files.numbers() {
-            let released = inner.release(number).await;
-            outcome = outcome.and(released);
-        }
+        let limit = inner.options.op_deadline;
+        let late = |_| Error::new(Code::TimedOut, "not everything was sent in time");
+        let flushed = tokio::time::timeout(limit, inner.flush_all()).await;
+        let releases = stream::iter(inner.files.numbers())
+            .map(|number| inner.release(number))
+            .buffer_unordered(RELEASES)
+            .fold(Ok(()), |outcome, released| async { outcome.and(released) });
+        let released = tokio::time::timeout(limit, releases).await;
+        let outcome = flushed.map_err(late).and_then(|flushed| flushed);
+        let outcome = outcome.and(released.map_err(late).and_then(|released| released));
         inner.tasks.finish(inner.options.op_deadline).await;
         let synced = inner.session.sync().await;
         let closed = inner.session.close().await;
