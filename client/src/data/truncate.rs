@@ -52,6 +52,9 @@ impl Inner {
 
     /// Tells what a truncation of a file that is not open changed, and lets its capability go.
     async fn settle_closed(self: &Arc<Self>, inode: &Arc<Inode>) -> Result<()> {
+        let deadline = self.session.deadline();
+        // Not while somebody opens the file, whose handle is not counted yet.
+        let _turn = within(deadline, inode.renewing.lock()).await?;
         let told = {
             let mut state = inode.state.lock();
             if state.handles > 0 {
@@ -68,6 +71,7 @@ impl Inner {
         };
         if serial > 1 {
             // The capability had to be renewed on the way, which counts as an open.
+            inode.state.lock().released_mark = self.advance();
             let op = MetaOp::Release { ino: inode.ino };
             self.done(&Caller::root(), op).await?;
         }
