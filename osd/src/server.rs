@@ -182,7 +182,11 @@ impl Osd {
     ) -> Result<(ObjectReply, Bytes)> {
         self.admit(peer, &op)?;
         let store = self.store.clone();
-        let written = |allocated_delta| ObjectReply::Written { allocated_delta };
+        let boot = self.env.boot();
+        let written = |allocated_delta| ObjectReply::Written {
+            allocated_delta,
+            boot,
+        };
         let reply = match op {
             ObjectOp::Read {
                 object,
@@ -233,7 +237,7 @@ impl Osd {
             ObjectOp::Flush { file, .. } => {
                 let clean = !store.is_dirty(file);
                 self.run(permit, clean, move || store.flush(file)).await?;
-                ObjectReply::Done
+                ObjectReply::Flushed { boot }
             }
             ObjectOp::Delete { file } => {
                 let now = self.env.now().secs;

@@ -28,7 +28,10 @@ type Outcome = Result<(ObjectReply, Bytes), Error>;
 
 impl TestOsd {
     fn open(dir: &Path) -> Self {
-        let env = Env::real();
+        Self::open_with(dir, Env::real())
+    }
+
+    fn open_with(dir: &Path, env: Env) -> Self {
         let ring = KeyRing::from_keys([(1, [9; 32])]);
         let osd = Osd::open(OsdOptions::new(dir, ID, env.clone())).unwrap();
         osd.set_keys(ring.clone());
@@ -77,7 +80,9 @@ impl TestOsd {
             stability: Stability::Written,
         };
         match self.call(op, bytes).await?.0 {
-            ObjectReply::Written { allocated_delta } => Ok(allocated_delta),
+            ObjectReply::Written {
+                allocated_delta, ..
+            } => Ok(allocated_delta),
             other => panic!("unexpected reply {other:?}"),
         }
     }
@@ -115,7 +120,9 @@ impl TestOsd {
             shorten: Some((0, size)),
         };
         match self.call(op, &[]).await?.0 {
-            ObjectReply::Written { allocated_delta } => Ok(allocated_delta),
+            ObjectReply::Written {
+                allocated_delta, ..
+            } => Ok(allocated_delta),
             other => panic!("unexpected reply {other:?}"),
         }
     }
@@ -192,6 +199,26 @@ async fn what_was_only_written_survives_the_end_of_the_process() {
 }
 
 #[tokio::test]
+async fn a_flush_tells_on_which_start_of_the_machine_it_ran() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut seen = Vec::new();
+    for boot in [5, 5, 6] {
+        let osd = TestOsd::open_with(dir.path(), Env::real().with_boot(boot));
+        osd.write(object(1, 0), 0, b"bytes").await.unwrap();
+        let op = ObjectOp::Flush {
+            capability: osd.capability(file(1)),
+            file: file(1),
+        };
+        match osd.call(op, &[]).await.unwrap().0 {
+            ObjectReply::Flushed { boot } => seen.push(boot),
+            other => panic!("unexpected reply {other:?}"),
+        }
+        osd.osd.shutdown().await;
+    }
+    assert_eq!(seen, [5, 5, 6]);
+}
+
+#[tokio::test]
 async fn zeros_and_gaps_are_holes_and_cost_nothing() {
     let dir = tempfile::tempdir().unwrap();
     let osd = TestOsd::open(dir.path());
@@ -209,8 +236,9 @@ async fn zeros_and_gaps_are_holes_and_cost_nothing() {
         length: 65536,
     };
     let (reply, _) = osd.call(op, &[]).await.unwrap();
-    let allocated_delta = -gained;
-    assert_eq!(reply, ObjectReply::Written { allocated_delta });
+    assert!(
+        matches!(reply, ObjectReply::Written { allocated_delta, .. } if allocated_delta == -gained)
+    );
     let (objects, end) = match osd
         .call(
             ObjectOp::List {

@@ -42,27 +42,49 @@ pub struct Env {
     clock: Arc<dyn Clock>,
     random: Arc<dyn Random>,
     blocking: Blocking,
+    boot: u64,
 }
 
 impl Env {
     /// The real machine, with blocking work on tokio's pool.
     #[must_use]
     pub fn real() -> Self {
-        Self::new(
+        let env = Self::new(
             Arc::new(SystemClock),
             Arc::new(SystemRandom),
             Blocking::Pool,
-        )
+        );
+        match system_boot() {
+            Some(boot) => env.with_boot(boot),
+            None => env,
+        }
     }
 
-    /// Surroundings of one's own.
+    /// Surroundings of one's own, on a machine that was started just now.
     #[must_use]
     pub fn new(clock: Arc<dyn Clock>, random: Arc<dyn Random>, blocking: Blocking) -> Self {
+        let mut boot = [0; 8];
+        random.fill(&mut boot);
         Self {
             clock,
             random,
             blocking,
+            boot: u64::from_le_bytes(boot),
         }
+    }
+
+    /// The same surroundings on another start of the machine.
+    #[must_use]
+    pub fn with_boot(mut self, boot: u64) -> Self {
+        self.boot = boot;
+        self
+    }
+
+    /// Which start of the machine this is: another number means that what was written before and
+    /// not synced may be gone. The end of a process alone does not change it.
+    #[must_use]
+    pub fn boot(&self) -> u64 {
+        self.boot
     }
 
     /// Surroundings that give the same bytes and times for the same seed: a clock that follows
@@ -119,6 +141,15 @@ impl Env {
             }
         }
     }
+}
+
+/// The kernel's name for this start of the machine. Where it tells none, every process counts as
+/// a start, which is careful.
+fn system_boot() -> Option<u64> {
+    let text = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?;
+    let digits: String = text.chars().filter(char::is_ascii_hexdigit).collect();
+    let number = u128::from_str_radix(&digits, 16).ok()?;
+    Some((number >> 64) as u64 ^ number as u64)
 }
 
 /// The machine's clock.

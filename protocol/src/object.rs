@@ -80,7 +80,7 @@ pub enum ObjectOp {
         shorten: Option<(u64, u32)>,
     },
     /// Everything acknowledged for the file is durable when it is answered.
-    /// Answer: [`ObjectReply::Done`].
+    /// Answer: [`ObjectReply::Flushed`].
     Flush {
         /// What allows it.
         capability: Capability,
@@ -181,6 +181,14 @@ pub enum ObjectReply {
     Written {
         /// Stored bytes gained (positive) or freed.
         allocated_delta: i64,
+        /// Which start of its machine the OSD runs on. What is flushed on another one may have
+        /// lost this change.
+        boot: u64,
+    },
+    /// What was acknowledged on this start of the machine, and is not gone since, is durable.
+    Flushed {
+        /// The start of the machine.
+        boot: u64,
     },
     /// Data in the payload.
     Data {

@@ -12,11 +12,14 @@ use xtfs_protocol::object::{ObjectOp, ObjectReply};
 use xtfs_protocol::{Code, Error, Result, Retry};
 
 use crate::session::within;
-use crate::vfs::inode::{Access, Inode};
+use crate::vfs::inode::{Access, Inode, forgotten};
 use crate::vfs::{Inner, Mark, unexpected};
 
 /// Renewals that one operation tries.
 const RENEWALS_MAX: u32 = 8;
+
+/// Tries to cut at an OSD whose machine restarts in between.
+const CUTS_MAX: u32 = 4;
 
 /// What an operation needs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -140,25 +143,35 @@ impl Inner {
             };
             (position, op)
         };
-        let (reply, _) = self
-            .object(inode, Need::Cut, deadline, Bytes::new(), truncate)
-            .await?;
-        self.flush_position(inode, position, Need::Cut, deadline)
-            .await?;
-        Ok(match reply {
-            ObjectReply::Written { allocated_delta } => allocated_delta,
-            _ => 0,
-        })
+        for _ in 0..CUTS_MAX {
+            let (reply, _) = self
+                .object(inode, Need::Cut, deadline, Bytes::new(), truncate)
+                .await?;
+            let ObjectReply::Written {
+                allocated_delta,
+                boot,
+            } = reply
+            else {
+                return Err(unexpected_from_osd());
+            };
+            let flushed = self
+                .flush_position(inode, position, Need::Cut, deadline)
+                .await?;
+            if flushed == boot {
+                return Ok(allocated_delta);
+            }
+        }
+        Err(forgotten(position))
     }
 
-    /// Makes what one OSD acknowledged for the file durable.
+    /// Makes what one OSD acknowledged for the file durable; says on which start of its machine.
     pub(crate) async fn flush_position(
         self: &Arc<Self>,
         inode: &Arc<Inode>,
         position: usize,
         need: Need,
         deadline: Instant,
-    ) -> Result<()> {
+    ) -> Result<u64> {
         let flush = |access: &Access| {
             let op = ObjectOp::Flush {
                 capability: access.capability.clone(),
@@ -166,9 +179,13 @@ impl Inner {
             };
             (position, op)
         };
-        self.object(inode, need, deadline, Bytes::new(), flush)
-            .await
-            .map(|_| ())
+        match self
+            .object(inode, need, deadline, Bytes::new(), flush)
+            .await?
+        {
+            (ObjectReply::Flushed { boot }, _) => Ok(boot),
+            _ => Err(unexpected_from_osd()),
+        }
     }
 
     /// Takes in an opened file: forgets cached bytes that are no longer right.
@@ -177,6 +194,13 @@ impl Inner {
         let size = opened.entry.attr.size;
         let version = opened.entry.attr.data_version;
         let file = opened.capability.file;
+        let is_first = state.file.is_none();
+        if state.file.is_some_and(|known| known != file) {
+            // What was learnt of the content before says nothing of this one.
+            state.pending.allocated = 0;
+            state.unflushed.clear();
+            state.unflushed_known = false;
+        }
         let keep = match after {
             After::Open => {
                 self.absorb(&mut state, opened.entry, mark);
@@ -193,7 +217,7 @@ impl Inner {
                 state.version.map(|known| known.saturating_add(1)) == Some(version)
             }
         };
-        if size == 0 && (after == After::SetSize || !state.unflushed_known) {
+        if size == 0 && (after == After::SetSize || is_first) {
             state.unflushed.clear();
             state.unflushed_known = true;
         }
@@ -238,13 +262,19 @@ impl Inner {
     /// Opens the file anew at the MRC, on behalf of handles that have passed the permission check
     /// already. Called in turn (`renewing`).
     pub(crate) async fn reopen(&self, inode: &Arc<Inode>, write: bool) -> Result<()> {
-        let writers = inode.state.lock().writers;
+        // Who could write must go on being able to: a capability with fewer rights would not
+        // take the place of the one that was refused.
+        let may_write = {
+            let state = inode.state.lock();
+            let access = state.access.as_ref();
+            state.writers > 0 || access.is_some_and(|access| access.capability.write)
+        };
         let mark = self.mark();
         let op = MetaOp::Open {
             ino: inode.ino,
             open: OpenMode {
                 read: true,
-                write: write || writers > 0,
+                write: write || may_write,
                 truncate: false,
             },
         };
@@ -254,6 +284,11 @@ impl Inner {
         self.install(inode, *opened, mark, After::Open);
         Ok(())
     }
+}
+
+/// The OSD answered another question than the one asked.
+pub(crate) fn unexpected_from_osd() -> Error {
+    Error::new(Code::Protocol, "osd: unexpected kind of answer")
 }
 
 /// Replaces the access, unless the old one allows more of the same.

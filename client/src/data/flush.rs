@@ -1,53 +1,72 @@
 //! From the cache to the OSDs, then size and times to the MRC.
 
+use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::stream::{self, StreamExt, TryStreamExt};
 use tokio::sync::watch;
-use tokio::time::Instant;
-use xtfs_protocol::ids::ObjectId;
+use tokio::task::JoinSet;
+use tokio::time::{Instant, MissedTickBehavior};
+use xtfs_protocol::ids::{Ino, ObjectId};
 use xtfs_protocol::meta::{Caller, FileUpdate, MetaOp};
 use xtfs_protocol::object::{ObjectOp, ObjectReply, Stability};
-use xtfs_protocol::{Code, Error, Result};
+use xtfs_protocol::{Code, Result};
 
-use super::access::Need;
+use super::access::{Need, unexpected_from_osd};
 use crate::cache::object::ObjectBuffer;
 use crate::session::within;
 use crate::vfs::Inner;
-use crate::vfs::inode::{Access, Inode, Pending};
+use crate::vfs::inode::{Access, Inode, Pending, forgotten};
 
 /// Objects, pieces or OSDs of one file that are served at a time.
 const PARALLEL: usize = 8;
 
-/// Sends what has grown old, or everything when memory runs short, until told to stop.
+/// Files that are flushed at a time: those that wait for an OSD that is gone must not hold up
+/// the others.
+const FILES_PARALLEL: usize = 128;
+
+/// Sends what has grown old, or everything when memory runs short, until told to stop. What is on
+/// its way then is dirty again.
 pub(crate) async fn run(inner: Arc<Inner>, mut stop: watch::Receiver<bool>) {
     let pause = (inner.options.dirty_age_max / 5).max(Duration::from_millis(10));
+    let mut rounds = tokio::time::interval(pause);
+    rounds.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut due: VecDeque<Arc<Inode>> = VecDeque::new();
+    let mut running = JoinSet::new();
+    let mut busy: HashMap<tokio::task::Id, Ino> = HashMap::new();
     loop {
-        // A writer that waits for room kicks.
-        let kicked = tokio::select! {
-            _ = stop.wait_for(|stop| *stop) => return,
-            () = tokio::time::sleep(pause) => false,
-            () = inner.kick.notified() => true,
-        };
-        let everything = kicked || inner.budget.is_pressed();
-        let now = Instant::now();
-        for inode in inner.dirty_inodes() {
-            let old = inode.state.lock().dirty_since.is_some_and(|since| {
-                now.saturating_duration_since(since) >= inner.options.dirty_age_max
-            });
-            if !(everything || old) {
+        tokio::select! {
+            _ = stop.wait_for(|stop| *stop) => break,
+            Some(ended) = running.join_next_with_id() => {
+                match ended {
+                    Ok((task, ())) => busy.remove(&task),
+                    Err(error) => busy.remove(&error.id()),
+                };
+            }
+            _ = rounds.tick() => due = inner.due_inodes(inner.budget.is_pressed()),
+            // A writer that waits for room kicks.
+            () = inner.kick.notified() => if due.is_empty() {
+                due = inner.due_inodes(true);
+            },
+        }
+        while busy.len() < FILES_PARALLEL
+            && let Some(inode) = due.pop_front()
+        {
+            if busy.values().any(|ino| *ino == inode.ino) {
                 continue;
             }
-            if let Err(error) = inner.flush_inode(&inode).await {
-                tracing::warn!(ino = inode.ino, %error, "sending in the background failed");
-            }
-            if *stop.borrow() {
-                return;
-            }
+            let (ino, inner) = (inode.ino, Arc::clone(&inner));
+            let flush = async move {
+                if let Err(error) = inner.flush_inode(&inode).await {
+                    tracing::warn!(ino, %error, "sending in the background failed");
+                }
+            };
+            busy.insert(running.spawn(flush).id(), ino);
         }
     }
+    running.shutdown().await;
 }
 
 impl Inner {
@@ -63,13 +82,24 @@ impl Inner {
         self.dirty.lock().values().cloned().collect()
     }
 
+    /// Those that have been dirty for long enough to be sent unasked, or all.
+    fn due_inodes(&self, all: bool) -> VecDeque<Arc<Inode>> {
+        let now = Instant::now();
+        let is_due = |inode: &Arc<Inode>| {
+            let since = inode.state.lock().dirty_since;
+            let age = since.map(|since| now.saturating_duration_since(since));
+            all || age.is_some_and(|age| age >= self.options.dirty_age_max)
+        };
+        self.dirty_inodes().into_iter().filter(is_due).collect()
+    }
+
     /// Sends and tells everything of every inode.
     pub(crate) async fn flush_all(self: &Arc<Self>) -> Result<()> {
-        let mut outcome = Ok(());
-        for inode in self.dirty_inodes() {
-            outcome = outcome.and(self.flush_inode(&inode).await);
-        }
-        outcome
+        stream::iter(self.dirty_inodes())
+            .map(|inode| async move { self.flush_inode(&inode).await })
+            .buffer_unordered(FILES_PARALLEL)
+            .fold(Ok(()), |outcome, flushed| async { outcome.and(flushed) })
+            .await
     }
 
     /// Sends every byte that is dirty now, then tells the MRC. Errors are noted for every handle
@@ -90,30 +120,50 @@ impl Inner {
     pub(crate) async fn sync_inode(self: &Arc<Self>, inode: &Arc<Inode>) -> Result<()> {
         let deadline = self.session.deadline();
         self.flush_data(inode, deadline).await?;
-        let osds = inode.access()?.placement.osds.len();
-        let positions = {
-            let mut state = inode.state.lock();
-            let written = std::mem::take(&mut state.unflushed);
-            if std::mem::replace(&mut state.unflushed_known, true) {
-                written
-            } else {
-                (0..osds).collect()
-            }
-        };
-        let flushed = stream::iter(positions)
-            .map(|position| self.flush_position(inode, position, Need::Flush, deadline))
-            .buffer_unordered(PARALLEL)
-            .try_collect::<Vec<()>>()
-            .await;
-        if let Err(error) = flushed {
-            let mut state = inode.state.lock();
-            state.unflushed_known = false;
-            state.errors.note(error.clone());
-            return Err(error);
-        }
+        self.flush_osds(inode, deadline).await?;
         self.update(inode, deadline).await?;
         self.forget_clean(inode);
         self.session.sync().await
+    }
+
+    /// Makes durable what the OSDs acknowledged. An OSD whose machine was started anew in between
+    /// may have forgotten some of it.
+    async fn flush_osds(self: &Arc<Self>, inode: &Arc<Inode>, deadline: Instant) -> Result<()> {
+        let _sync = within(deadline, inode.syncing.lock()).await?;
+        let osds = inode.access()?.placement.osds.len();
+        let positions: Vec<(usize, Option<u64>)> = {
+            let mut state = inode.state.lock();
+            let written = std::mem::take(&mut state.unflushed);
+            // Not known again before all have answered.
+            if std::mem::replace(&mut state.unflushed_known, false) {
+                let with_boot = |(position, boot)| (position, Some(boot));
+                written.into_iter().map(with_boot).collect()
+            } else {
+                (0..osds)
+                    .map(|position| (position, written.get(&position).copied()))
+                    .collect()
+            }
+        };
+        let flushed: Vec<Result<()>> = stream::iter(positions)
+            .map(|(position, written_on)| async move {
+                let boot = self
+                    .flush_position(inode, position, Need::Flush, deadline)
+                    .await?;
+                match written_on {
+                    Some(written_on) if written_on != boot => Err(forgotten(position)),
+                    _ => Ok(()),
+                }
+            })
+            .buffer_unordered(PARALLEL)
+            .collect()
+            .await;
+        let outcome: Result<()> = flushed.into_iter().collect();
+        let mut state = inode.state.lock();
+        match &outcome {
+            Ok(()) => state.unflushed_known = true,
+            Err(error) => state.errors.note(error.clone()),
+        }
+        outcome
     }
 
     /// Sends every byte that is dirty now.
@@ -183,7 +233,7 @@ impl Inner {
             object,
             end: ObjectBuffer::returned,
         };
-        let sent: Result<Vec<(usize, i64)>> = stream::iter(pieces)
+        let sent: Result<Vec<(usize, i64, u64)>> = stream::iter(pieces)
             .map(|(offset, bytes)| self.send_piece(inode, object, offset, bytes, deadline))
             .buffer_unordered(PARALLEL)
             .try_collect()
@@ -191,9 +241,8 @@ impl Inner {
         match sent {
             Ok(deltas) => {
                 let mut state = inode.state.lock();
-                for (position, delta) in deltas {
-                    state.unflushed.insert(position);
-                    state.pending.allocated = state.pending.allocated.saturating_add(delta);
+                for (position, delta, boot) in deltas {
+                    state.arrived(position, delta, boot);
                 }
                 drop(state);
                 departure.end = ObjectBuffer::arrived;
@@ -215,7 +264,7 @@ impl Inner {
         offset: u32,
         bytes: Bytes,
         deadline: Instant,
-    ) -> Result<(usize, i64)> {
+    ) -> Result<(usize, i64, u64)> {
         let position = inode.access()?.layout().position(object, 0);
         let build = |access: &Access| {
             let op = ObjectOp::Write {
@@ -234,8 +283,11 @@ impl Inner {
             .object(inode, Need::Write, deadline, bytes, build)
             .await?;
         match reply {
-            ObjectReply::Written { allocated_delta } => Ok((position, allocated_delta)),
-            _ => Err(Error::new(Code::Protocol, "osd: unexpected kind of answer")),
+            ObjectReply::Written {
+                allocated_delta,
+                boot,
+            } => Ok((position, allocated_delta, boot)),
+            _ => Err(unexpected_from_osd()),
         }
     }
 
@@ -287,7 +339,8 @@ impl Inner {
                 }
                 self.absorb_change(&mut state, entry, mark);
                 if let Some(attr) = &mut state.attr {
-                    attr.size = attr.size.max(pending.end);
+                    // Where somebody else cut the file, what was written before is gone.
+                    attr.size = entry.attr.size;
                 }
                 Ok(())
             }

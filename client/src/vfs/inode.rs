@@ -1,6 +1,7 @@
 //! What the client knows of one inode; shared by all handles of it.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
+use std::collections::btree_map;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
@@ -28,6 +29,8 @@ pub(crate) struct Inode {
     pub(crate) turn: RwLock<()>,
     /// One flush at a time, so that updates reach the MRC in order.
     pub(crate) flushing: tokio::sync::Mutex<()>,
+    /// One fsync at a time: who finds nothing left to flush has waited for who flushes it.
+    pub(crate) syncing: tokio::sync::Mutex<()>,
     /// One renewal of the capability at a time.
     pub(crate) renewing: tokio::sync::Mutex<()>,
     /// Told when an object's bytes arrived, were lost or fetched.
@@ -144,8 +147,9 @@ pub(crate) struct State {
     pub(crate) pending: Pending,
     /// When the oldest unsent byte was written.
     pub(crate) dirty_since: Option<Instant>,
-    /// Positions of OSDs with writes that may not be durable.
-    pub(crate) unflushed: BTreeSet<usize>,
+    /// Positions of OSDs with writes that may not be durable, and the start of the machine on
+    /// which the first of them was acknowledged.
+    pub(crate) unflushed: BTreeMap<usize, u64>,
     /// `unflushed` is complete: nobody wrote before this client began to keep count.
     pub(crate) unflushed_known: bool,
     /// Errors of background work.
@@ -179,6 +183,22 @@ impl State {
         attr
     }
 
+    /// A change arrived at an OSD whose machine was started as `boot`. When it was another start
+    /// than at an earlier change, that one may be lost.
+    pub(crate) fn arrived(&mut self, position: usize, allocated_delta: i64, boot: u64) {
+        self.pending.allocated = self.pending.allocated.saturating_add(allocated_delta);
+        match self.unflushed.entry(position) {
+            btree_map::Entry::Vacant(slot) => {
+                slot.insert(boot);
+            }
+            btree_map::Entry::Occupied(mut slot) => {
+                if slot.insert(boot) != boot {
+                    self.errors.note(forgotten(position));
+                }
+            }
+        }
+    }
+
     /// Has anything to send or tell?
     pub(crate) fn is_dirty(&self) -> bool {
         self.pending.is_due()
@@ -189,6 +209,13 @@ impl State {
     }
 }
 
+/// What was written and not yet flushed is gone: the OSD's machine was started anew.
+pub(crate) fn forgotten(position: usize) -> Error {
+    let text = format!("the machine of OSD {position} of the file restarted before a flush");
+    tracing::error!("{text}: written bytes may be lost");
+    Error::new(Code::Io, text)
+}
+
 impl Inode {
     pub(crate) fn new(ino: Ino, budget: Arc<Budget>) -> Self {
         Self {
@@ -197,6 +224,7 @@ impl Inode {
             state: Mutex::default(),
             turn: RwLock::new(()),
             flushing: tokio::sync::Mutex::new(()),
+            syncing: tokio::sync::Mutex::new(()),
             renewing: tokio::sync::Mutex::new(()),
             settled: Notify::new(),
         }

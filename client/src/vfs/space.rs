@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use futures_util::stream::{self, StreamExt, TryStreamExt};
+use futures_util::stream::{self, StreamExt};
 use xtfs_layout::{Span, spans};
 use xtfs_protocol::ids::ObjectId;
 use xtfs_protocol::meta::{Caller, SetAttr};
@@ -13,7 +13,7 @@ use xtfs_protocol::{Code, Error, Result};
 use super::inode::Access;
 use super::open::File;
 use super::{Inner, Vfs};
-use crate::data::access::Need;
+use crate::data::access::{Need, unexpected_from_osd};
 use crate::data::write::Write;
 use crate::session::within;
 
@@ -192,7 +192,7 @@ impl Inner {
         let end = end.min(inode.state.lock().size());
         let _turn = within(deadline, inode.turn.write()).await?;
         let punched: Vec<Span> = spans(&layout, start, end.saturating_sub(start)).collect();
-        let deltas: Vec<(usize, i64)> = stream::iter(punched.clone())
+        let results: Vec<Result<Option<(usize, i64, u64)>>> = stream::iter(punched.clone())
             .map(|span| async move {
                 let position = layout.position(span.object, 0);
                 let build = |access: &Access| {
@@ -212,27 +212,40 @@ impl Inner {
                     .object(inode, Need::Write, deadline, Bytes::new(), build)
                     .await
                 {
-                    Ok((ObjectReply::Written { allocated_delta }, _)) => {
-                        Ok((position, allocated_delta))
-                    }
-                    Ok(_) => Ok((position, 0)),
-                    Err(error) if error.code == Code::NotFound => Ok((position, 0)),
+                    Ok((
+                        ObjectReply::Written {
+                            allocated_delta,
+                            boot,
+                        },
+                        _,
+                    )) => Ok(Some((position, allocated_delta, boot))),
+                    Ok(_) => Err(unexpected_from_osd()),
+                    Err(error) if error.code == Code::NotFound => Ok(None),
                     Err(error) => Err(error),
                 }
             })
             .buffer_unordered(8)
-            .try_collect()
-            .await?;
+            .collect()
+            .await;
         let now = self.session.env.now();
         let mut state = inode.state.lock();
-        for span in punched {
-            inode.edit(&mut state, span.object, |buffer| {
-                buffer.forget(span.offset, span.offset + span.length);
-            });
+        let mut outcome = Ok(());
+        for result in results {
+            match result {
+                Ok(Some((position, delta, boot))) => state.arrived(position, delta, boot),
+                Ok(None) => {}
+                Err(error) => outcome = Err(error),
+            }
         }
-        for (position, delta) in deltas {
-            state.unflushed.insert(position);
-            state.pending.allocated = state.pending.allocated.saturating_add(delta);
+        if outcome.is_ok() {
+            for span in punched {
+                inode.edit(&mut state, span.object, |buffer| {
+                    buffer.forget(span.offset, span.offset + span.length);
+                });
+            }
+        } else {
+            // Some of it is a hole now: the OSDs know.
+            inode.evict_clean(&mut state);
         }
         state.changes += 1;
         state.pending.written_at = Some(now);
@@ -241,6 +254,6 @@ impl Inner {
             .get_or_insert_with(tokio::time::Instant::now);
         drop(state);
         self.note_dirty(inode);
-        Ok(())
+        outcome
     }
 }

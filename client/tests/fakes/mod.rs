@@ -8,6 +8,7 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use bytes::Bytes;
 use parking_lot::Mutex;
+use tokio::sync::Semaphore;
 use xtfs_client::{ClientOptions, Vfs};
 use xtfs_layout::Layout;
 use xtfs_protocol::capability::Capability;
@@ -42,6 +43,8 @@ pub struct MrcState {
     answers: BTreeMap<(SessionId, u64), Result<MetaReply>>,
     sessions: BTreeMap<SessionId, u64>,
     last_session: u64,
+    /// When capabilities given out now expire.
+    pub expires: i64,
 }
 
 pub struct FakeMrc {
@@ -125,7 +128,10 @@ impl FakeMrc {
                 session_epoch: state.sessions.get(&session).copied().unwrap_or(0),
                 view: 1,
                 truncate_epoch: node.epoch,
-                expires: Time::default(),
+                expires: Time {
+                    secs: state.expires,
+                    nanos: 0,
+                },
                 key_id: 0,
                 mac: [0; 32],
             },
@@ -393,6 +399,9 @@ impl Service for FakeMrc {
     }
 }
 
+/// A kind of calls.
+pub type Kind = fn(&ObjectOp) -> bool;
+
 /// Holds the objects that were written to it.
 #[derive(Default)]
 pub struct FakeOsd {
@@ -410,6 +419,19 @@ pub struct OsdState {
     pub reads: Vec<(u64, u32, u32)>,
     /// Session epoch below which capabilities are refused.
     pub session_epoch_min: u64,
+    /// The start of the machine.
+    pub boot: u64,
+    /// Capabilities that expire before this second are refused.
+    pub expires_min: i64,
+    /// Calls of this kind wait for the semaphore.
+    pub held: Option<(Kind, Arc<Semaphore>)>,
+}
+
+fn written(state: &OsdState, allocated_delta: i64) -> ObjectReply {
+    ObjectReply::Written {
+        allocated_delta,
+        boot: state.boot,
+    }
 }
 
 #[async_trait]
@@ -418,6 +440,12 @@ impl Service for FakeOsd {
         let Request::Object(op) = call.request else {
             return Answer::new(Err(Code::Protocol.into()));
         };
+        let held = self.state.lock().held.clone();
+        if let Some((kind, gate)) = held
+            && kind(&op)
+        {
+            drop(gate.acquire().await);
+        }
         match self.step(op, call.payload) {
             Ok((reply, payload)) => Answer {
                 reply: Ok(Reply::Object(reply)),
@@ -439,7 +467,8 @@ impl FakeOsd {
         } else {
             capability.read
         };
-        if stale || !right || capability.session_epoch < state.session_epoch_min {
+        let expired = capability.expires.secs < state.expires_min;
+        if stale || !right || expired || capability.session_epoch < state.session_epoch_min {
             return Err(Error::reopen(Code::BadCapability, "old"));
         }
         Ok(())
@@ -469,7 +498,7 @@ impl FakeOsd {
                 bytes.resize(before.max(end), 0);
                 bytes[offset as usize..end].copy_from_slice(&payload);
                 let allocated_delta = (bytes.len() - before) as i64;
-                Ok((ObjectReply::Written { allocated_delta }, Bytes::new()))
+                Ok((written(&state, allocated_delta), Bytes::new()))
             }
             ObjectOp::Read {
                 capability,
@@ -508,7 +537,7 @@ impl FakeOsd {
                         hole.fill(0);
                     }
                 }
-                Ok((ObjectReply::Written { allocated_delta: 0 }, Bytes::new()))
+                Ok((written(&state, 0), Bytes::new()))
             }
             ObjectOp::Truncate {
                 capability,
@@ -529,11 +558,12 @@ impl FakeOsd {
                         stored.truncate(bytes as usize);
                     }
                 }
-                Ok((ObjectReply::Written { allocated_delta: 0 }, Bytes::new()))
+                Ok((written(&state, 0), Bytes::new()))
             }
             ObjectOp::Flush { .. } => {
                 state.flushes += 1;
-                Ok((ObjectReply::Done, Bytes::new()))
+                let boot = state.boot;
+                Ok((ObjectReply::Flushed { boot }, Bytes::new()))
             }
             _ => Err(Code::Unsupported.into()),
         }

@@ -1,0 +1,219 @@
+//! What an application notices when servers fail, stall or restart.
+
+mod fakes;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use fakes::{Cell, OBJECT_SIZE};
+use tokio::sync::Semaphore;
+use xtfs_client::{ClientOptions, OpenOptions, OpenedFile, Vfs, Write};
+use xtfs_protocol::Code;
+use xtfs_protocol::ids::ROOT_INO;
+use xtfs_protocol::meta::{Caller, MetaOp, SetAttr};
+use xtfs_protocol::object::ObjectOp;
+
+const BOTH: OpenOptions = OpenOptions {
+    read: true,
+    write: true,
+    truncate: false,
+    append: false,
+    direct: false,
+};
+/// Longest wait for something that happens at once.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+async fn create(vfs: &Vfs, name: &str) -> OpenedFile {
+    let place = (ROOT_INO, name.as_bytes());
+    vfs.create(&Caller::root(), place, 0o644, false, BOTH)
+        .await
+        .unwrap()
+}
+
+async fn write(vfs: &Vfs, file: OpenedFile, offset: u64, data: &[u8]) {
+    let write = Write {
+        offset,
+        exact: false,
+        data,
+        kill_set_id: false,
+    };
+    vfs.write(file.handle, write).await.unwrap();
+}
+
+async fn until(condition: impl Fn() -> bool) {
+    let true_at_last = async {
+        while !condition() {
+            tokio::time::sleep(Duration::from_millis(2)).await;
+        }
+    };
+    tokio::time::timeout(PATIENCE, true_at_last)
+        .await
+        .expect("it never happens");
+}
+
+#[tokio::test]
+async fn fsync_tells_when_an_osd_lost_power_after_it_had_taken_the_bytes() {
+    let cell = Cell::new(1);
+    let vfs = cell.client().await;
+    let one = create(&vfs, "file").await;
+    let ino = one.found.attr.ino;
+    let two = vfs.open_file(&Caller::root(), ino, BOTH).await.unwrap();
+    write(&vfs, one, 0, b"taken, not durable").await;
+    vfs.flush(one.handle).await.unwrap();
+    cell.osds[0].state.lock().boot += 1;
+    assert_eq!(vfs.fsync(one.handle).await.unwrap_err().code, Code::Io);
+    vfs.fsync(one.handle).await.unwrap();
+    assert_eq!(vfs.flush(two.handle).await.unwrap_err().code, Code::Io);
+    vfs.flush(two.handle).await.unwrap();
+    write(&vfs, one, 0, b"again").await;
+    vfs.fsync(one.handle).await.unwrap();
+}
+
+#[tokio::test]
+async fn close_tells_when_a_later_write_finds_the_osd_restarted() {
+    let cell = Cell::new(1);
+    let vfs = cell.client().await;
+    let file = create(&vfs, "file").await;
+    write(&vfs, file, 0, b"before").await;
+    vfs.flush(file.handle).await.unwrap();
+    cell.osds[0].state.lock().boot += 1;
+    write(&vfs, file, 10, b"after").await;
+    assert_eq!(vfs.flush(file.handle).await.unwrap_err().code, Code::Io);
+    vfs.fsync(file.handle).await.unwrap();
+}
+
+#[tokio::test]
+async fn power_loss_after_fsync_is_no_error() {
+    let cell = Cell::new(1);
+    let vfs = cell.client().await;
+    let file = create(&vfs, "file").await;
+    write(&vfs, file, 0, b"durable").await;
+    vfs.fsync(file.handle).await.unwrap();
+    cell.osds[0].state.lock().boot += 1;
+    vfs.fsync(file.handle).await.unwrap();
+    write(&vfs, file, 0, b"DURABLE").await;
+    vfs.fsync(file.handle).await.unwrap();
+}
+
+#[tokio::test]
+async fn an_fsync_does_not_overtake_another_that_flushes_the_same_bytes() {
+    let cell = Cell::new(1);
+    let vfs = cell.client().await;
+    let file = create(&vfs, "file").await;
+    write(&vfs, file, 0, b"bytes").await;
+    let gate = Arc::new(Semaphore::new(0));
+    let is_flush = |op: &ObjectOp| matches!(op, ObjectOp::Flush { .. });
+    cell.osds[0].state.lock().held = Some((is_flush, Arc::clone(&gate)));
+    let first = vfs.fsync(file.handle);
+    let second = vfs.fsync(file.handle);
+    tokio::pin!(first, second);
+    assert!(futures_util::poll!(first.as_mut()).is_pending());
+    assert!(
+        futures_util::poll!(second.as_mut()).is_pending(),
+        "the bytes are not durable yet"
+    );
+    gate.add_permits(2);
+    let (first, second) = futures_util::future::join(first, second).await;
+    first.unwrap();
+    second.unwrap();
+    assert_eq!(cell.osds[0].state.lock().flushes, 1);
+}
+
+#[tokio::test]
+async fn files_on_other_osds_are_sent_while_one_osd_is_silent() {
+    let cell = Cell::new(2);
+    let options = ClientOptions {
+        dirty_age_max: Duration::from_millis(20),
+        ..cell.options()
+    };
+    let vfs = Vfs::open(cell.connector(), options).await.unwrap();
+    let never = Arc::new(Semaphore::new(0));
+    cell.osds[0].state.lock().held = Some((|_| true, never));
+    for number in 0..20 {
+        let stuck = create(&vfs, &format!("stuck {number}")).await;
+        write(&vfs, stuck, 0, b"for the silent one").await;
+    }
+    let file = create(&vfs, "file").await;
+    write(&vfs, file, OBJECT_SIZE.into(), b"for the other").await;
+    until(|| cell.osds[1].state.lock().writes == 1).await;
+}
+
+#[tokio::test]
+async fn reading_ahead_from_a_silent_osd_holds_up_no_other_reader() {
+    let cell = Cell::new(2);
+    let vfs = cell.client().await;
+    let object = u64::from(OBJECT_SIZE);
+    let mut files = Vec::new();
+    for name in ["one", "two"] {
+        let file = create(&vfs, name).await;
+        write(&vfs, file, 0, &[1; OBJECT_SIZE as usize]).await;
+        vfs.flush(file.handle).await.unwrap();
+        let set = SetAttr {
+            size: Some(300 * object),
+            ..SetAttr::default()
+        };
+        let ino = file.found.attr.ino;
+        vfs.setattr(&Caller::root(), ino, set, true).await.unwrap();
+        files.push(file.handle);
+    }
+    let never = Arc::new(Semaphore::new(0));
+    cell.osds[0].state.lock().held = Some((|_| true, never));
+    for file in files {
+        // From the cache, then from the OSD that answers; every second object of what is fetched
+        // ahead lies on the one that does not.
+        for at in [0, 1, 3, 5, 7] {
+            let read = vfs.read(file, at * object, OBJECT_SIZE);
+            let bytes = tokio::time::timeout(PATIENCE, read).await;
+            let bytes = bytes.expect("a silent OSD is waited for").unwrap();
+            assert_eq!(bytes.len(), OBJECT_SIZE as usize);
+        }
+    }
+}
+
+#[tokio::test]
+async fn bytes_of_a_content_that_was_cut_off_do_not_count_for_the_next() {
+    let cell = Cell::new(1);
+    let vfs = cell.client().await;
+    let file = create(&vfs, "file").await;
+    write(&vfs, file, 0, &[1; OBJECT_SIZE as usize]).await;
+    // A whole object leaves at once; the MRC is told later.
+    until(|| cell.writes() == 1).await;
+    let emptying = OpenOptions {
+        truncate: true,
+        ..BOTH
+    };
+    let ino = file.found.attr.ino;
+    let again = vfs.open_file(&Caller::root(), ino, emptying).await.unwrap();
+    write(&vfs, again, 0, b"0123456789").await;
+    vfs.flush(again.handle).await.unwrap();
+    let state = cell.mrc.state.lock();
+    let told: i64 = state
+        .calls
+        .iter()
+        .map(|op| match op {
+            MetaOp::Update { update, .. } => update.allocated_delta,
+            _ => 0,
+        })
+        .sum();
+    assert_eq!(told, 10);
+}
+
+#[tokio::test]
+async fn a_reader_goes_on_when_a_capability_that_a_writer_left_expires() {
+    let cell = Cell::new(1);
+    let (vfs, other) = (cell.client().await, cell.client().await);
+    let theirs = create(&other, "file").await;
+    write(&other, theirs, 0, b"text").await;
+    other.flush(theirs.handle).await.unwrap();
+    let ino = theirs.found.attr.ino;
+    let writer = vfs.open_file(&Caller::root(), ino, BOTH).await.unwrap();
+    let reading = OpenOptions {
+        write: false,
+        ..BOTH
+    };
+    let reader = vfs.open_file(&Caller::root(), ino, reading).await.unwrap();
+    vfs.release(writer.handle).await.unwrap();
+    cell.mrc.state.lock().expires = 100;
+    cell.osds[0].state.lock().expires_min = 100;
+    assert_eq!(vfs.read(reader.handle, 0, 10).await.unwrap(), b"text");
+}
