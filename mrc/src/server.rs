@@ -41,10 +41,10 @@ pub struct MrcOptions {
     pub dir: PathBuf,
     /// Identity of this MRC; the folder belongs to it from the first start on.
     pub id: ServiceId,
-    /// Options of every volume's database; that of the directory takes less. The defaults take up
-    /// to 8 MiB of memtable, four times that in bursts, and 32 MiB of cache for each volume;
-    /// doubling them doubles it. On a small disk the memtable is smaller, so that its flush fits
-    /// into what is kept free.
+    /// Options of every volume's database; that of the directory takes less. The defaults take 8
+    /// MiB of memtable, four times that in bursts, and 32 MiB of cache for each volume. A memtable
+    /// is never larger, and smaller on a small disk, so that its flush fits into what is kept free;
+    /// doubling `cache_bytes` doubles the cache.
     pub kv: babu_kv::Options,
     /// Clock, randomness and the place for blocking work.
     pub env: Env,

@@ -12,6 +12,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use tokio::time::Instant;
 use xtfs_protocol::ids::{Ino, SessionId};
+use xtfs_protocol::meta::MetaReply;
 use xtfs_protocol::transport::{Peer, Pusher};
 use xtfs_protocol::{Code, Error, Result};
 
@@ -28,6 +29,9 @@ const USERS_MAX: usize = 64;
 /// Most replies of one session that its client has not said to have received.
 const KEPT_MAX: usize = 8192;
 
+/// Kept replies from which on a session is looked through for those that its client knows.
+const KEPT_BEFORE_LOOK: usize = 256;
+
 /// A reply that must be given again when its request is repeated.
 #[derive(Debug, Clone)]
 pub(crate) enum Kept {
@@ -35,8 +39,16 @@ pub(crate) enum Kept {
     Stored,
     /// The same, from before a restart: what it did to the open files is not known any more.
     Restored,
+    /// The request changed nothing but open files, which a restart forgets as well.
+    Answered(Box<MetaReply>),
     /// The request failed and had no effect.
     Failed(Error),
+}
+
+impl Kept {
+    const fn is_in_database(&self) -> bool {
+        matches!(self, Self::Stored | Self::Restored)
+    }
 }
 
 struct Session {
@@ -205,8 +217,8 @@ impl Sessions {
     }
 
     /// What is known of a changing request of a session: nothing, or its kept reply. Number 0 is
-    /// never known. Failures that the client knows, up to `answered`, are forgotten here, because
-    /// no batch may follow that would do it.
+    /// never known. Replies that the client knows, up to `answered`, are forgotten here when they
+    /// lie in memory only, because no batch may follow that would do it.
     pub fn kept(&mut self, id: SessionId, sequence: u64, answered: u64) -> Result<Option<Kept>> {
         let session = self
             .sessions
@@ -221,10 +233,11 @@ impl Sessions {
                 return Err(Error::new(Code::Protocol, context));
             }
         }
-        if session.kept.len() >= KEPT_MAX {
+        session.answered = session.answered.max(answered);
+        if session.kept.len() >= KEPT_BEFORE_LOOK {
             session
                 .kept
-                .retain(|number, kept| *number > answered || !matches!(kept, Kept::Failed(_)));
+                .retain(|number, kept| *number > answered || kept.is_in_database());
         }
         let unknown = (Bound::Excluded(answered), Bound::Unbounded);
         if session.kept.len() >= KEPT_MAX && session.kept.range(unknown).count() >= KEPT_MAX {
@@ -245,7 +258,7 @@ impl Sessions {
         };
         let stored = session.kept.range(..=answered);
         stored
-            .filter(|(_, kept)| !matches!(kept, Kept::Failed(_)))
+            .filter(|(_, kept)| kept.is_in_database())
             .map(|(sequence, _)| *sequence)
             .collect()
     }

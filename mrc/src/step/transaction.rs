@@ -224,6 +224,9 @@ impl<'a> Transaction<'a> {
     pub(super) fn count(&mut self, before: Option<&Inode>, after: Option<&Inode>) -> Result<()> {
         let inodes = |inode: Option<&Inode>| u64::from(inode.is_some());
         let bytes = |inode: Option<&Inode>| inode.map_or(0, Inode::counted_bytes);
+        if inodes(before) == inodes(after) && bytes(before) == bytes(after) {
+            return Ok(());
+        }
         let mut usage = match self.usage {
             Some(usage) => usage,
             None => usage(self.view)?,

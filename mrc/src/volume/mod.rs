@@ -80,6 +80,18 @@ pub(crate) struct Outcome {
     pub lingers: bool,
 }
 
+impl Outcome {
+    const fn unchanged(reply: MetaReply) -> Self {
+        Self {
+            reply,
+            touched: Vec::new(),
+            durable: false,
+            reclaims: false,
+            lingers: false,
+        }
+    }
+}
+
 impl Volume {
     /// Identity of the volume.
     pub const fn id(&self) -> VolumeId {
@@ -148,6 +160,7 @@ impl Volume {
     fn repeat(&self, change: &Change<'_>, kept: Kept, caller: &Caller) -> Result<Outcome> {
         match kept {
             Kept::Failed(error) => Err(error),
+            Kept::Answered(reply) => Ok(Outcome::unchanged(*reply)),
             Kept::Stored | Kept::Restored => {
                 let key = keys::reply(change.session, change.sequence);
                 let bytes = self.view().get(Table::Sessions, &key)?;
@@ -199,6 +212,9 @@ impl Volume {
     }
 
     fn commit(&self, change: &Change<'_>, reply: MetaReply, changes: Changes) -> Result<Outcome> {
+        if changes.changes.is_empty() {
+            return Ok(self.note(change, reply, changes.effect));
+        }
         let mut batch = Batch::new();
         self.tables.add(&mut batch, &changes.changes)?;
         let forgettable = self
@@ -233,6 +249,20 @@ impl Volume {
             reclaims: changes.reclaims,
             lingers: matches!(changes.effect, Some(Effect::Replaced { .. })),
         })
+    }
+
+    /// A request that changes nothing in the database, such as most openings and closings, writes
+    /// nothing there: it may run again after a restart.
+    fn note(&self, change: &Change<'_>, reply: MetaReply, effect: Option<Effect>) -> Outcome {
+        let mut sessions = self.sessions.lock();
+        if change.sequence > 0 {
+            let kept = Kept::Answered(Box::new(reply.clone()));
+            sessions.remember(change.session, change.sequence, kept);
+        }
+        if let Some(effect) = effect {
+            sessions.apply(change.session, effect);
+        }
+        Outcome::unchanged(reply)
     }
 
     const fn asking(&self, session: SessionId) -> Asking<'_> {

@@ -130,7 +130,10 @@ proptest! {
                 expires: time(0),
                 placement: &placement,
             };
-            if let Ok(outcome) = volume.change(&change, &parts) {
+            let done = volume.change(&change, &parts);
+            let key = keys::reply(SESSION, sequence);
+            let stored = volume.view().get(Table::Sessions, &key).unwrap().is_some();
+            if let (Ok(outcome), true) = (done, stored) {
                 answered.push((sequence, outcome.reply));
             }
             if number == sync_at {

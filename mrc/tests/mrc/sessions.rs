@@ -349,3 +349,37 @@ async fn a_file_is_open_when_its_creation_is_answered_after_a_restart_only() {
     let gone = error(client.send_as(getattr, 0, 0).await);
     assert_eq!(gone.code, Code::Stale);
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_late_copy_of_a_close_does_not_close_what_was_opened_since() {
+    let mrc = with_volume(&MemoryFs::new()).await;
+    let client = Client::new(&mrc).await;
+    let ino = client.create("file").await.entry.attr.ino;
+    let release = MetaOp::Release { ino };
+    client.send_as(release.clone(), 50, 40).await.unwrap();
+    let open_mode = OpenMode {
+        read: true,
+        ..OpenMode::default()
+    };
+    let again = MetaOp::Open {
+        ino,
+        open: open_mode,
+    };
+    client.send_as(again.clone(), 51, 40).await.unwrap();
+    client.send_as(release.clone(), 50, 40).await.unwrap();
+    client.send_as(again, 52, 51).await.unwrap();
+    for sequence in 100..400 {
+        let refused = error(client.send_as(mkdir(""), sequence, 52).await);
+        assert_eq!(refused.code, Code::Invalid);
+    }
+    let late = error(client.send_as(release, 50, 40).await);
+    assert_eq!(late.code, Code::Protocol);
+    let unlink = MetaOp::Unlink {
+        parent: ROOT_INO,
+        name: b"file".to_vec(),
+    };
+    client.send_as(unlink, 500, 499).await.unwrap();
+    let getattr = MetaOp::Getattr { ino };
+    let alive = client.send_as(getattr, 0, 0).await.unwrap();
+    assert_eq!(entry(&alive).attr.nlink, 0);
+}
