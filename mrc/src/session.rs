@@ -244,11 +244,20 @@ impl Sessions {
             let context = format!("{KEPT_MAX} replies wait to be acknowledged");
             return Err(Error::retryable(Code::Busy, context, 100));
         }
-        if session.open.len() >= OPEN_FILES_MAX {
-            let context = format!("the session has {OPEN_FILES_MAX} files open");
-            return Err(Error::retryable(Code::Busy, context, 100));
-        }
         Ok(None)
+    }
+
+    /// May the session open one more file?
+    pub fn check_open_room(&self, id: SessionId) -> Result<()> {
+        let open = self
+            .sessions
+            .get(&id)
+            .map_or(0, |session| session.open.len());
+        if open < OPEN_FILES_MAX {
+            return Ok(());
+        }
+        let context = format!("the session has {open} files open");
+        Err(Error::retryable(Code::Busy, context, 100))
     }
 
     /// The replies up to `answered` that lie in the database and may be forgotten.

@@ -206,9 +206,14 @@ impl Volume {
         self.sweep_due.store(true, Ordering::Relaxed);
     }
 
+    /// The kept reply of a request, or nothing when it is new and may run.
     fn known(&self, change: &Change<'_>) -> Result<Option<Kept>> {
         let mut sessions = self.sessions.lock();
-        sessions.kept(change.session, change.sequence, change.answered)
+        let kept = sessions.kept(change.session, change.sequence, change.answered)?;
+        if kept.is_none() && matches!(change.op, MetaOp::Create { .. } | MetaOp::Open { .. }) {
+            sessions.check_open_room(change.session)?;
+        }
+        Ok(kept)
     }
 
     fn commit(&self, change: &Change<'_>, reply: MetaReply, changes: Changes) -> Result<Outcome> {

@@ -191,4 +191,21 @@ async fn resuming_again_and_again_does_not_fill_the_memory() {
     resume(1).unwrap();
     assert_eq!(resume(2).unwrap_err().code, Code::Invalid);
     resume(1).unwrap();
+    // It may open no more, and is not kept from closing.
+    let run = |op: MetaOp, sequence| {
+        let change = Change {
+            op: &op,
+            session: SESSION,
+            sequence,
+            answered: 0,
+        };
+        let caller = Caller::root();
+        volume.change(&change, &ContextParts::of_the_mrc(&caller, time(1)))
+    };
+    let open = MetaOp::Open {
+        ino: 7,
+        open: OpenMode::default(),
+    };
+    assert_eq!(run(open, 1).err().unwrap().code, Code::Busy);
+    run(MetaOp::Release { ino: 7 }, 2).unwrap();
 }
