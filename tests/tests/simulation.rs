@@ -17,6 +17,10 @@ fn synced_files_survive_partitions_and_power_loss() {
             assert!(happened(&format!("{host} loses power")));
         }
         assert!(happened("is cut off from osd1"));
+        // Such an fsync may succeed only if nothing is lost; here everything unsynced is.
+        for host in ["osd0", "osd1"] {
+            assert!(happened(&format!("is told of taken by {host}")));
+        }
         assert!(
             trace
                 .last()

@@ -22,6 +22,8 @@ use super::{PORT, Switch, Trace, VOLUME};
 const FILE_BYTES: usize = (2 << 20) + 4321;
 /// Bytes of one write or read.
 const PIECE_BYTES: usize = 128 << 10;
+/// Time after which written bytes were sent without being asked for.
+const SENT_BY: Duration = Duration::from_secs(8);
 /// Longest time for anything that has to succeed in the end.
 const PATIENCE: Duration = Duration::from_secs(120);
 
@@ -87,6 +89,11 @@ pub async fn story(identity: Identity, env: Env, trace: Trace, switch: Switch) -
         user.check().await;
     }
 
+    for host in ["osd0", "osd1"] {
+        user.sync_after_loss(&switch, host).await?;
+        user.check().await;
+    }
+
     // Another client has nothing cached: what it reads is on the servers.
     let User { vfs, synced, .. } = user;
     vfs.close().await?;
@@ -132,6 +139,25 @@ impl User {
         self.vfs.fsync(handle).await?;
         self.trace.note("client", &format!("synced {name}"));
         self.synced.insert(name.to_owned(), bytes);
+        self.vfs.release(handle).await
+    }
+
+    /// Syncs what an OSD had taken before it lost power: that is told, or nothing is lost.
+    async fn sync_after_loss(&mut self, switch: &Switch, host: &str) -> Result<()> {
+        let name = format!("taken by {host}");
+        let (handle, bytes) = self.write(&name).await?;
+        tokio::time::sleep(SENT_BY).await;
+        switch.cut(host);
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        match self.vfs.fsync(handle).await {
+            Ok(()) => {
+                self.trace.note("client", &format!("synced {name}"));
+                self.synced.insert(name, bytes);
+            }
+            Err(error) => self
+                .trace
+                .note("client", &format!("is told of {name}: {error}")),
+        }
         self.vfs.release(handle).await
     }
 
