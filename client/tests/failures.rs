@@ -217,3 +217,34 @@ async fn a_reader_goes_on_when_a_capability_that_a_writer_left_expires() {
     cell.osds[0].state.lock().expires_min = 100;
     assert_eq!(vfs.read(reader.handle, 0, 10).await.unwrap(), b"text");
 }
+
+#[tokio::test]
+async fn metadata_and_other_osds_go_on_while_hundreds_of_writes_wait_for_a_silent_osd() {
+    let cell = Cell::new(2);
+    let hour = Duration::from_secs(3600);
+    let options = ClientOptions {
+        dirty_age_max: Duration::from_millis(20),
+        op_deadline: hour,
+        attempt_deadline: hour,
+        ..cell.options()
+    };
+    let vfs = Vfs::open(cell.connector(), options).await.unwrap();
+    let never = Arc::new(Semaphore::new(0));
+    cell.osds[0].state.lock().held = Some((|_| true, never));
+    let object = u64::from(OBJECT_SIZE);
+    for number in 0..100 {
+        let stuck = create(&vfs, &format!("stuck {number}")).await;
+        for part in 0..8 {
+            write(&vfs, stuck, 2 * part * object, b"for the silent one").await;
+        }
+    }
+    until(|| cell.osds[0].state.lock().waited >= 128).await;
+    let going_on = async {
+        let file = create(&vfs, "file").await;
+        write(&vfs, file, object, b"for the other").await;
+        vfs.fsync(file.handle).await.unwrap();
+    };
+    tokio::time::timeout(PATIENCE, going_on)
+        .await
+        .expect("it waits for the silent OSD");
+}

@@ -27,8 +27,11 @@ const PARALLEL: usize = 8;
 /// the others.
 const FILES_PARALLEL: usize = 128;
 
+/// How long those that are being flushed may still take at the end.
+const LAST_FLUSHES_MAX: Duration = Duration::from_secs(2);
+
 /// Sends what has grown old, or everything when memory runs short, until told to stop. What is on
-/// its way then is dirty again.
+/// its way then for too long is dirty again.
 pub(crate) async fn run(inner: Arc<Inner>, mut stop: watch::Receiver<bool>) {
     let pause = (inner.options.dirty_age_max / 5).max(Duration::from_millis(10));
     let mut rounds = tokio::time::interval(pause);
@@ -66,7 +69,10 @@ pub(crate) async fn run(inner: Arc<Inner>, mut stop: watch::Receiver<bool>) {
             busy.insert(running.spawn(flush).id(), ino);
         }
     }
-    running.shutdown().await;
+    let ended = async { while running.join_next().await.is_some() {} };
+    if tokio::time::timeout(LAST_FLUSHES_MAX, ended).await.is_err() {
+        running.shutdown().await;
+    }
 }
 
 impl Inner {

@@ -1,7 +1,8 @@
 //! One session at the MRC, and the ways to the OSDs.
 //!
 //! What always holds: a change has one sequence number however often it is sent; every request
-//! ends by its deadline; at most [`IN_FLIGHT_MAX`] requests are on their way.
+//! ends by its deadline; at most [`IN_FLIGHT_MAX`] requests are on their way to the MRC and
+//! [`OSD_IN_FLIGHT_MAX`] to each OSD, so that one that is silent holds up nobody else.
 //!
 //! - [`numbers`] — sequence numbers;
 //! - [`retry`] — what to do about an error;
@@ -31,8 +32,26 @@ use crate::options::ClientOptions;
 use numbers::Numbers;
 use retry::Step;
 
-/// Most requests on their way at a time.
+/// Most requests on their way to the MRC at a time.
 const IN_FLIGHT_MAX: usize = 512;
+/// Most requests on their way to one OSD at a time.
+const OSD_IN_FLIGHT_MAX: usize = 128;
+
+/// A server and the requests that it may still be sent.
+#[derive(Clone)]
+struct Way {
+    connection: Arc<dyn Connection>,
+    in_flight: Arc<Semaphore>,
+}
+
+impl Way {
+    fn new(connection: Arc<dyn Connection>, in_flight_max: usize) -> Self {
+        Self {
+            connection,
+            in_flight: Arc::new(Semaphore::new(in_flight_max)),
+        }
+    }
+}
 
 /// The session as it stands.
 #[derive(Debug, Clone, Copy)]
@@ -49,7 +68,7 @@ pub(crate) struct Current {
 pub(crate) struct Session {
     pub(crate) env: Env,
     connector: Arc<dyn Connector>,
-    mrc: Arc<dyn Connection>,
+    mrc: Way,
     volume: String,
     limit: Duration,
     attempt_limit: Duration,
@@ -57,8 +76,7 @@ pub(crate) struct Session {
     reopening: tokio::sync::Mutex<()>,
     numbers: Numbers,
     open_files: Mutex<BTreeMap<Ino, u32>>,
-    osds: Mutex<BTreeMap<ServiceId, Arc<dyn Connection>>>,
-    in_flight: Semaphore,
+    osds: Mutex<BTreeMap<ServiceId, Way>>,
     trace: AtomicU64,
     object_changes: AtomicU64,
     closed: AtomicBool,
@@ -79,7 +97,7 @@ impl Session {
         let session = Self {
             trace: AtomicU64::new(options.env.random_u64() >> 16),
             env: options.env.clone(),
-            mrc: connector.mrc(),
+            mrc: Way::new(connector.mrc(), IN_FLIGHT_MAX),
             connector,
             volume: options.volume.clone(),
             limit,
@@ -89,7 +107,6 @@ impl Session {
             numbers: Numbers::default(),
             open_files: Mutex::new(BTreeMap::new()),
             osds: Mutex::new(BTreeMap::new()),
-            in_flight: Semaphore::new(IN_FLIGHT_MAX),
             object_changes: AtomicU64::new(0),
             closed: AtomicBool::new(false),
         };
@@ -142,7 +159,7 @@ impl Session {
             };
             let answer = self
                 .attempt(
-                    &*self.mrc,
+                    &self.mrc,
                     session,
                     sequence,
                     request,
@@ -220,12 +237,12 @@ impl Session {
         deadline: Instant,
     ) -> Result<(ObjectReply, Bytes)> {
         let known = self.osds.lock().get(&osd).cloned();
-        let connection = match known {
-            Some(connection) => connection,
+        let way = match known {
+            Some(way) => way,
             None => {
                 let connection = within(deadline, self.connector.osd(osd)).await??;
-                self.osds.lock().insert(osd, Arc::clone(&connection));
-                connection
+                let way = || Way::new(connection, OSD_IN_FLIGHT_MAX);
+                self.osds.lock().entry(osd).or_insert_with(way).clone()
             }
         };
         let session = self.current().id;
@@ -238,7 +255,7 @@ impl Session {
         };
         let answer = self
             .attempt(
-                &*connection,
+                &way,
                 session,
                 sequence,
                 Request::Object(op),
@@ -257,7 +274,7 @@ impl Session {
 
     async fn attempt(
         &self,
-        connection: &dyn Connection,
+        way: &Way,
         session: SessionId,
         sequence: u64,
         request: Request,
@@ -280,10 +297,10 @@ impl Session {
             payload,
         };
         let work = async {
-            let Ok(_place) = self.in_flight.acquire().await else {
+            let Ok(_place) = way.in_flight.acquire().await else {
                 return Answer::new(Err(Code::ShuttingDown.into()));
             };
-            connection.call(call).await
+            way.connection.call(call).await
         };
         tokio::time::timeout(limit, work)
             .await
@@ -331,7 +348,7 @@ impl Session {
             };
             let answer = self
                 .attempt(
-                    &*self.mrc,
+                    &self.mrc,
                     SessionId::default(),
                     0,
                     request,

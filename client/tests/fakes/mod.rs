@@ -425,6 +425,8 @@ pub struct OsdState {
     pub expires_min: i64,
     /// Calls of this kind wait for the semaphore.
     pub held: Option<(Kind, Arc<Semaphore>)>,
+    /// Calls that wait for it or did.
+    pub waited: usize,
 }
 
 fn written(state: &OsdState, allocated_delta: i64) -> ObjectReply {
@@ -444,6 +446,7 @@ impl Service for FakeOsd {
         if let Some((kind, gate)) = held
             && kind(&op)
         {
+            self.state.lock().waited += 1;
             drop(gate.acquire().await);
         }
         match self.step(op, call.payload) {
