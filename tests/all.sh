@@ -78,7 +78,8 @@ leaks() {
 }
 
 close() {
-    echo "$passed passed, $failed failed in $(((SECONDS - began) / 60)) min $(((SECONDS - began) % 60)) s"
+    echo "took $(((SECONDS - began) / 60)) min $(((SECONDS - began) % 60)) s"
+    echo "$passed passed, $failed failed"
     [ "$failed" = 0 ] && [ "$passed" -gt 0 ]
     exit
 }
