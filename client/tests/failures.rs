@@ -248,3 +248,33 @@ async fn metadata_and_other_osds_go_on_while_hundreds_of_writes_wait_for_a_silen
         .await
         .expect("it waits for the silent OSD");
 }
+
+#[tokio::test]
+async fn fsync_tells_an_mrc_that_lost_power_the_size_again() {
+    let cell = Cell::new(1);
+    let vfs = cell.client().await;
+    let file = create(&vfs, "file").await;
+    let ino = file.found.attr.ino;
+    write(&vfs, file, 0, b"0123456789").await;
+    vfs.flush(file.handle).await.unwrap();
+    cell.mrc.lose_power(ino, false);
+    vfs.fsync(file.handle).await.unwrap();
+    assert_eq!(cell.mrc.size(ino), 10);
+    assert_eq!(vfs.read(file.handle, 0, 20).await.unwrap(), b"0123456789");
+}
+
+#[tokio::test]
+async fn fsync_fails_when_the_mrc_lost_power_and_the_file_with_it() {
+    let cell = Cell::new(1);
+    let vfs = cell.client().await;
+    let file = create(&vfs, "file").await;
+    let other = create(&vfs, "other").await;
+    write(&vfs, file, 0, b"0123456789").await;
+    vfs.flush(file.handle).await.unwrap();
+    cell.mrc.lose_power(file.found.attr.ino, true);
+    // Whoever syncs first learns it; the others are told all the same.
+    vfs.fsync(other.handle).await.unwrap();
+    vfs.fsync(file.handle).await.unwrap_err();
+    assert_eq!(vfs.sync().await.unwrap_err().code, Code::Io);
+    vfs.sync().await.unwrap();
+}

@@ -112,6 +112,7 @@ impl Shared {
         Ok(MetaReply::Session(SessionInfo {
             id,
             epoch,
+            boot: self.env.boot(),
             duration_ms: u32::try_from(self.session_duration.as_millis()).unwrap_or(u32::MAX),
             volume: volume.info()?,
         }))

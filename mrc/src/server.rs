@@ -280,7 +280,9 @@ impl Shared {
             MetaOp::Statfs => self.statfs(&volume),
             MetaOp::Sync => {
                 self.blocking("sync", move || volume.sync()).await?;
-                Ok(MetaReply::Done)
+                Ok(MetaReply::Synced {
+                    boot: self.env.boot(),
+                })
             }
             op => {
                 let placement = self.placement(&volume, &op);

@@ -235,6 +235,8 @@ pub struct SessionInfo {
     pub epoch: u64,
     /// How long it lives without renewal, in milliseconds.
     pub duration_ms: u32,
+    /// Which start of its machine the MRC runs on.
+    pub boot: u64,
     /// The volume it is for.
     pub volume: VolumeInfo,
 }
@@ -554,6 +556,12 @@ pub struct Space {
 pub enum MetaReply {
     /// Done; nothing more to say.
     Done,
+    /// The changes of the session that were made on this start of the MRC's machine are durable;
+    /// of earlier ones those that were not yet durable are gone.
+    Synced {
+        /// The start of the machine.
+        boot: u64,
+    },
     /// An inode.
     Entry(Entry),
     /// An inode whose size was set: its OSDs may have to be told.

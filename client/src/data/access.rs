@@ -207,6 +207,7 @@ impl Inner {
                 state.version == Some(version) && state.file == Some(file)
             }
             After::SetSize => {
+                state.note_told(self.session.restarts()).end = size;
                 inode.forget_beyond(&mut state, &opened.placement.layout, size);
                 state.pending.end = state.pending.end.min(size);
                 state.pending.written_at = None;

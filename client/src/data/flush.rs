@@ -12,13 +12,13 @@ use tokio::time::{Instant, MissedTickBehavior};
 use xtfs_protocol::ids::{Ino, ObjectId};
 use xtfs_protocol::meta::{Caller, FileUpdate, MetaOp};
 use xtfs_protocol::object::{ObjectOp, ObjectReply, Stability};
-use xtfs_protocol::{Code, Result};
+use xtfs_protocol::{Code, Error, Result};
 
 use super::access::{Need, unexpected_from_osd};
 use crate::cache::object::ObjectBuffer;
 use crate::session::within;
 use crate::vfs::Inner;
-use crate::vfs::inode::{Access, Inode, Pending, forgotten};
+use crate::vfs::inode::{Access, Inode, Pending, Told, forgotten};
 
 /// Objects, pieces or OSDs of one file that are served at a time.
 const PARALLEL: usize = 8;
@@ -26,6 +26,9 @@ const PARALLEL: usize = 8;
 /// Files that are flushed at a time: those that wait for an OSD that is gone must not hold up
 /// the others.
 const FILES_PARALLEL: usize = 128;
+
+/// How often an fsync tells the MRC the same when its machine restarts.
+const TELLINGS_MAX: u32 = 4;
 
 /// How long those that are being flushed may still take at the end.
 const LAST_FLUSHES_MAX: Duration = Duration::from_secs(2);
@@ -129,7 +132,64 @@ impl Inner {
         self.flush_osds(inode, deadline).await?;
         self.update(inode, deadline).await?;
         self.forget_clean(inode);
-        self.session.sync().await
+        for _ in 0..TELLINGS_MAX {
+            let told = inode.state.lock().told;
+            self.session.sync().await?;
+            match told {
+                Some(told) if told.restarts != self.session.restarts() => {
+                    self.tell_again(inode, told, deadline).await?;
+                }
+                _ => {
+                    let mut state = inode.state.lock();
+                    if state.told == told {
+                        state.told = None;
+                    }
+                    return Ok(());
+                }
+            }
+        }
+        Err(Error::new(
+            Code::Io,
+            "the MRC's machine restarts again and again",
+        ))
+    }
+
+    /// The MRC's machine lost power before it had made durable what it was told of a file.
+    async fn tell_again(
+        self: &Arc<Self>,
+        inode: &Arc<Inode>,
+        told: Told,
+        deadline: Instant,
+    ) -> Result<()> {
+        let file = inode.access()?.file();
+        let reopened = {
+            let _turn = within(deadline, inode.renewing.lock()).await?;
+            self.reopen(inode, false).await
+        };
+        let outcome = reopened.and_then(|()| {
+            if inode.access()?.file() == file {
+                return Ok(());
+            }
+            // A truncation was forgotten, and what was written behind it with it.
+            let text = format!("the MRC forgot the content of inode {}", inode.ino);
+            Err(Error::new(Code::Io, text))
+        });
+        {
+            let mut state = inode.state.lock();
+            state.told = None;
+            if let Err(error) = outcome {
+                tracing::error!(ino = inode.ino, %error, "the MRC lost power and the file with it");
+                state.errors.note(error.clone());
+                return Err(error);
+            }
+            state.pending.end = state.pending.end.max(told.end);
+            state.pending.written_at = state.pending.written_at.or(told.written_at);
+            state.note_told(self.session.restarts());
+        }
+        self.note_dirty(inode);
+        self.update(inode, deadline).await?;
+        self.forget_clean(inode);
+        Ok(())
     }
 
     /// Makes durable what the OSDs acknowledged. An OSD whose machine was started anew in between
@@ -320,6 +380,7 @@ impl Inner {
             state.pending.written_at = pending.written_at;
             (pending, epoch)
         };
+        let restarts = self.session.restarts();
         let mark = self.mark();
         let op = MetaOp::Update {
             ino: inode.ino,
@@ -336,6 +397,9 @@ impl Inner {
         match result {
             Ok(entry) => {
                 settle(&mut state.pending, &pending);
+                let told = state.note_told(restarts);
+                told.end = told.end.max(pending.end);
+                told.written_at = pending.written_at.or(told.written_at);
                 // Any other version means that somebody else wrote, too: the next open sees that.
                 let grew = state.attr.is_some_and(|attr| pending.end > attr.size);
                 let step = u64::from(grew || pending.written_at.is_some());

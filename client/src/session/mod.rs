@@ -80,6 +80,14 @@ pub(crate) struct Session {
     trace: AtomicU64,
     object_changes: AtomicU64,
     closed: AtomicBool,
+    boot: Mutex<Boot>,
+}
+
+/// On which start of its machine the MRC was met last, and how often that changed.
+#[derive(Debug, Default)]
+struct Boot {
+    known: Option<u64>,
+    changes: u64,
 }
 
 impl Session {
@@ -109,6 +117,7 @@ impl Session {
             osds: Mutex::new(BTreeMap::new()),
             object_changes: AtomicU64::new(0),
             closed: AtomicBool::new(false),
+            boot: Mutex::default(),
         };
         session
             .reopen(SessionId::default(), session.deadline())
@@ -213,10 +222,25 @@ impl Session {
     /// Makes every change of this session so far durable at the MRC.
     pub(crate) async fn sync(&self) -> Result<()> {
         if let Some(last) = self.numbers.undurable() {
-            self.meta(&Caller::root(), MetaOp::Sync).await?;
+            let MetaReply::Synced { boot } = self.meta(&Caller::root(), MetaOp::Sync).await? else {
+                return Err(Error::new(Code::Protocol, "mrc: unexpected kind of answer"));
+            };
+            self.note_boot(boot);
             self.numbers.made_durable(last);
         }
         Ok(())
+    }
+
+    /// Counts the restarts of the MRC's machine as far as they are known. When the number differs
+    /// between a change and the sync behind it, the change may be lost.
+    pub(crate) fn restarts(&self) -> u64 {
+        self.boot.lock().changes
+    }
+
+    fn note_boot(&self, boot: u64) {
+        let mut state = self.boot.lock();
+        let known = state.known.replace(boot);
+        state.changes += u64::from(known.is_some_and(|known| known != boot));
     }
 
     /// Ends the session.
@@ -358,6 +382,7 @@ impl Session {
                 .await;
             let error = match answer.reply {
                 Ok(Reply::Meta(MetaReply::Session(info))) => {
+                    self.note_boot(info.boot);
                     *self.current.lock() = Current {
                         id: info.id,
                         volume: info.volume.id,

@@ -85,7 +85,19 @@ impl Vfs {
     /// # Errors
     /// The MRC could not do it or did not answer.
     pub async fn sync(&self) -> Result<()> {
-        self.inner.session.sync().await
+        let inner = &self.inner;
+        let told = *inner.names_told.lock();
+        inner.session.sync().await?;
+        let mut names_told = inner.names_told.lock();
+        if *names_told == told {
+            *names_told = None;
+        }
+        if told.is_some_and(|(restarts, _)| restarts != inner.session.restarts()) {
+            let text = "the MRC's machine restarted: changes of names may be lost";
+            tracing::error!("{text}");
+            return Err(Error::new(Code::Io, text));
+        }
+        Ok(())
     }
 
     fn writable(&self, handle: u64) -> Result<std::sync::Arc<super::open::File>> {

@@ -82,6 +82,17 @@ impl Pending {
     }
 }
 
+/// What the MRC was told since the last fsync, to be told again when it forgot.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Told {
+    /// Restarts of the MRC's machine before the first of it.
+    pub(crate) restarts: u64,
+    /// End of the furthest byte.
+    pub(crate) end: u64,
+    /// Time of the last write.
+    pub(crate) written_at: Option<Time>,
+}
+
 /// The last error of a background send, and who knows it.
 #[derive(Debug, Default)]
 pub(crate) struct ErrorLog {
@@ -145,6 +156,8 @@ pub(crate) struct State {
     pub(crate) objects: BTreeMap<u64, ObjectBuffer>,
     /// What the MRC does not know yet.
     pub(crate) pending: Pending,
+    /// What the MRC knows but may forget when its machine loses power.
+    pub(crate) told: Option<Told>,
     /// When the oldest unsent byte was written.
     pub(crate) dirty_since: Option<Instant>,
     /// Positions of OSDs with writes that may not be durable, and the start of the machine on
@@ -197,6 +210,15 @@ impl State {
                 }
             }
         }
+    }
+
+    /// The MRC was told something; notes it together with what it was told before.
+    pub(crate) fn note_told(&mut self, restarts: u64) -> &mut Told {
+        self.told.get_or_insert(Told {
+            restarts,
+            end: 0,
+            written_at: None,
+        })
     }
 
     /// Has anything to send or tell?

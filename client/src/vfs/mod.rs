@@ -102,6 +102,9 @@ pub(crate) struct Inner {
     clock: AtomicU64,
     /// Attributes requested before this mark may miss a change of names.
     names_mark: AtomicU64,
+    /// Restarts of the MRC's machine before the first change of names that may not be durable, and
+    /// the mark of the last one.
+    pub(crate) names_told: Mutex<Option<(u64, u64)>>,
     /// The last lease time in milliseconds, for entries that come without one.
     lease_ms: AtomicU32,
     invalidate: RwLock<Option<Arc<dyn Invalidate>>>,
@@ -135,6 +138,7 @@ impl Vfs {
             kick: Notify::new(),
             clock: AtomicU64::new(1),
             names_mark: AtomicU64::new(0),
+            names_told: Mutex::default(),
             lease_ms: AtomicU32::new(0),
             invalidate: RwLock::new(None),
             access_times: AtomicBool::new(!read_only),
@@ -236,6 +240,8 @@ impl Inner {
     /// A name was added or removed: link counts and times of any inode may differ now.
     pub(crate) fn names_changed(&self) {
         let mark = self.advance();
+        let first = (self.session.restarts(), mark);
+        self.names_told.lock().get_or_insert(first).1 = mark;
         self.names_mark.fetch_max(mark, Ordering::AcqRel);
     }
 

@@ -146,6 +146,7 @@ impl Vfs {
         };
         let inode = inner.pin(opened.entry.attr.ino);
         let overtaken = inode.state.lock().released_mark > mark.clock;
+        inode.state.lock().note_told(inner.session.restarts());
         let handle = inner.register(inode, *opened, mark, options);
         if overtaken {
             // The last handle of the file was released at the same time: the MRC may have heard

@@ -43,6 +43,8 @@ pub struct MrcState {
     answers: BTreeMap<(SessionId, u64), Result<MetaReply>>,
     sessions: BTreeMap<SessionId, u64>,
     last_session: u64,
+    /// The start of the machine.
+    pub boot: u64,
     /// When capabilities given out now expire.
     pub expires: i64,
 }
@@ -82,6 +84,18 @@ impl FakeMrc {
     /// Ends the session, as a silence would.
     pub fn expire(&self) {
         self.state.lock().sessions.clear();
+    }
+
+    /// The machine loses power: it forgets the size of a file, or all of the file.
+    pub fn lose_power(&self, ino: Ino, all: bool) {
+        let mut state = self.state.lock();
+        state.boot += 1;
+        if all {
+            state.nodes.remove(&ino);
+        } else if let Some(node) = state.nodes.get_mut(&ino) {
+            node.attr.size = 0;
+            node.attr.data_version = 1;
+        }
     }
 
     pub fn size(&self, ino: Ino) -> u64 {
@@ -206,6 +220,7 @@ impl FakeMrc {
                 Ok(MetaReply::Session(SessionInfo {
                     id,
                     epoch,
+                    boot: state.boot,
                     duration_ms: 60_000,
                     volume: VolumeInfo {
                         id: VolumeId::default(),
@@ -330,10 +345,10 @@ impl FakeMrc {
                     parent: directory.parent,
                 })
             }
-            MetaOp::RenewSession
-            | MetaOp::CloseSession
-            | MetaOp::Sync
-            | MetaOp::ReturnLease { .. } => Ok(MetaReply::Done),
+            MetaOp::Sync => Ok(MetaReply::Synced { boot: state.boot }),
+            MetaOp::RenewSession | MetaOp::CloseSession | MetaOp::ReturnLease { .. } => {
+                Ok(MetaReply::Done)
+            }
             _ => Err(Code::Unsupported.into()),
         }
     }

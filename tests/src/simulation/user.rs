@@ -89,7 +89,7 @@ pub async fn story(identity: Identity, env: Env, trace: Trace, switch: Switch) -
         user.check().await;
     }
 
-    for host in ["osd0", "osd1"] {
+    for host in ["osd0", "mrc", "osd1"] {
         user.sync_after_loss(&switch, host).await?;
         user.check().await;
     }
@@ -142,7 +142,7 @@ impl User {
         self.vfs.release(handle).await
     }
 
-    /// Syncs what an OSD had taken before it lost power: that is told, or nothing is lost.
+    /// Syncs what a server had taken before it lost power: that is told, or nothing is lost.
     async fn sync_after_loss(&mut self, switch: &Switch, host: &str) -> Result<()> {
         let name = format!("taken by {host}");
         let (handle, bytes) = self.write(&name).await?;
