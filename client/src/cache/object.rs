@@ -21,6 +21,7 @@ pub(crate) struct ObjectBuffer {
     dirty: RangeSet,
     departing: RangeSet,
     memory: usize,
+    queued: bool,
     /// A read-ahead is on its way.
     pub(crate) fetching: bool,
     /// When it was last used, as a place in the queue for eviction.
@@ -105,12 +106,18 @@ impl ObjectBuffer {
         }
     }
 
+    /// Should somebody be asked to send this now? Once until they are on it.
+    pub(crate) fn queue(&mut self) -> bool {
+        !self.is_departing() && !std::mem::replace(&mut self.queued, true)
+    }
+
     /// Takes every dirty range for sending: dirty becomes departing. Nothing while something is
     /// departing already, so that two versions of a byte never overtake each other.
     pub(crate) fn depart(&mut self) -> Vec<(u32, Bytes)> {
         if self.is_departing() {
             return Vec::new();
         }
+        self.queued = false;
         let dirty = std::mem::take(&mut self.dirty);
         let pieces = dirty
             .iter()
@@ -241,6 +248,19 @@ mod tests {
         assert!(buffer.depart().is_empty(), "the first is still on its way");
         buffer.arrived();
         assert_eq!(buffer.depart(), vec![(1, Bytes::from_static(b"two"))]);
+    }
+
+    #[test]
+    fn an_object_that_waits_to_be_sent_is_queued_once() {
+        let mut buffer = ObjectBuffer::default();
+        buffer.write(0, b"one");
+        assert!(buffer.queue());
+        buffer.write(0, b"two");
+        assert!(!buffer.queue(), "somebody is asked already");
+        buffer.depart();
+        assert!(!buffer.queue(), "on its way");
+        buffer.arrived();
+        assert!(buffer.queue());
     }
 
     #[test]

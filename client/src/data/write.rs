@@ -133,7 +133,7 @@ impl Inner {
                     buffer.write(span.offset, now);
                     span.offset + span.length == layout.object_size
                         && buffer.is_dirty_within(0, layout.object_size)
-                        && !buffer.is_departing()
+                        && buffer.queue()
                 });
                 if full {
                     complete.push(span.object);
