@@ -38,9 +38,7 @@ impl Core {
 
     fn copy(&self, destination: &Path) -> Result<()> {
         let fs = &*self.tables.fs;
-        self.rotate_log()?;
-        self.syncs.wait(self, self.visible())?;
-        let current = self.current_segment().unwrap_or(u64::MAX);
+        let current = self.close_log()?.segment;
         // As long as the manifest stands still, no table and no segment that it needs is removed.
         let manifest = self.manifest.lock();
         let state = self.state();

@@ -30,7 +30,7 @@ use crate::{
 };
 use parking_lot::{Mutex, RwLock};
 use std::{
-    mem,
+    io, mem,
     sync::{
         Arc,
         atomic::{
@@ -44,6 +44,8 @@ use std::{
 const NAME_BYTES_MAX: usize = 255;
 /// Most indices in a database.
 const INDICES_MAX: u32 = 1 << 20;
+/// How often closing the log is tried while syncs fail.
+const CLOSE_ATTEMPTS: usize = 3;
 
 pub(crate) struct Core {
     pub options: Options,
@@ -60,11 +62,22 @@ pub(crate) struct Core {
     index_count: AtomicU32,
     writers: Writers,
     log: Mutex<LogWriter>,
+    /// How often the log went on in a new segment after a failed sync.
+    log_restarts: AtomicU64,
     oldest_log: AtomicU64,
     closed: AtomicBool,
     /// The folder may belong to another handle: nothing is written any more.
     released: AtomicBool,
     lock: Mutex<Option<Box<dyn Lock>>>,
+}
+
+/// Where the log was closed.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Closed {
+    /// The first segment that is not closed.
+    pub segment: u64,
+    /// The number of the last operation in the closed ones.
+    pub sequence: u64,
 }
 
 /// What `open` found.
@@ -112,6 +125,7 @@ impl Core {
             visible: AtomicU64::new(last),
             writers: Writers::default(),
             log: Mutex::new(log),
+            log_restarts: AtomicU64::new(0),
             closed: AtomicBool::new(false),
             released: AtomicBool::new(false),
             lock: Mutex::new(Some(lock)),
@@ -224,6 +238,7 @@ impl Core {
     fn restart(&self, log: &mut LogWriter) -> Result<()> {
         let (durable, records) = self.syncs.undurable();
         let segment = log.restart(durable, &records)?;
+        self.log_restarts.fetch_add(1, AcqRel);
         self.syncs.restarted(segment);
         Ok(())
     }
@@ -313,21 +328,34 @@ impl Core {
         Ok(())
     }
 
-    /// Closes the current log segment, so that all closed ones together hold whatever was committed
-    /// before.
-    pub(crate) fn rotate_log(&self) -> Result<()> {
+    /// Closes the log: the segments before the one that is given hold whatever was committed before
+    /// this call and is not in tables. It is durable, and they do not change any more.
+    pub(crate) fn close_log(&self) -> Result<Closed> {
+        for _ in 0..CLOSE_ATTEMPTS {
+            let (closed, restarts) = self.rotate_log()?;
+            self.syncs.wait(self, closed.sequence)?;
+            // After a failed sync a newer segment repeats what closed ones may have lost.
+            if self.log_restarts.load(Acquire) == restarts {
+                return Ok(closed);
+            }
+        }
+        let error = io::Error::other("each attempt to close the log met with a failed sync");
+        Err(Error::io("close the log of", &self.tables.dir, error))
+    }
+
+    fn rotate_log(&self) -> Result<(Closed, u64)> {
         let _lead = self.writers.lead();
         let mut log = self.log.lock();
         self.make_log_ready(&mut log)?;
-        let segment = log.rotate()?;
-        self.syncs.add_segment(segment);
-        Ok(())
-    }
-
-    /// The number of the segment that is written to; those before it do not change any more.
-    pub(crate) fn current_segment(&self) -> Option<u64> {
-        let _lead = self.writers.lead();
-        self.log.lock().segment().map(|s| s.number)
+        if !log.is_fresh() {
+            let segment = log.rotate()?;
+            self.syncs.add_segment(segment);
+        }
+        let closed = Closed {
+            segment: log.segment().ok_or(Error::Closed)?.number,
+            sequence: self.visible(),
+        };
+        Ok((closed, self.log_restarts.load(Acquire)))
     }
 
     /// Makes an edit durable and swaps in the version after it, with further changes of the state.

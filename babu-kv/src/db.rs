@@ -1,6 +1,7 @@
 //! The handles that users hold.
 
 use crate::{
+    backup::Backup,
     batch::Batch,
     core::Core,
     error::Result,
@@ -173,6 +174,28 @@ impl Database {
     /// and costs a few hard links.
     pub fn checkpoint(&self, destination: &Path) -> Result<()> {
         self.core().checkpoint(destination)
+    }
+
+    /// Makes a backup in the folder `destination`, which is created when missing and may hold
+    /// earlier ones, on any file system that [`Options::fs`] reaches. Only files that are not there
+    /// yet are copied. See [`backup`](crate::backup) for the other half.
+    ///
+    /// It holds all that was committed before the call, and nothing that was committed after it
+    /// returned, as of one instant, which [`Backup::sequence`] names. When it returns, the backup
+    /// survives power loss; after an error the earlier ones are as they were. Waits for one sync of
+    /// the log, for the copies, and for nobody else; writers, flushes and compactions go on, and
+    /// files that they no longer need stay until the backup is done. Rarely, when many small backups
+    /// have split the log into many segments, it flushes first. A damaged table gives
+    /// [`Error::Corrupt`](crate::Error::Corrupt) and no backup; a folder that another call is
+    /// writing to gives [`Error::Locked`](crate::Error::Locked).
+    pub fn backup(&self, destination: &Path) -> Result<Backup> {
+        self.core().backup(destination, None)
+    }
+
+    /// [`backup`](Database::backup) that notes the time, in seconds since 1970, for those who list
+    /// backups. The engine has no clock.
+    pub fn backup_at(&self, destination: &Path, time: u64) -> Result<Backup> {
+        self.core().backup(destination, Some(time))
     }
 
     /// Reads every table from disk and checks all checksums, beside readers and writers. The error

@@ -1,5 +1,5 @@
 //! An embedded key-value engine: a log-structured merge tree with atomic batches over several
-//! indices, snapshots and checkpoints.
+//! indices, snapshots, checkpoints and backups.
 //!
 //! A *database* is a folder. It holds named *indices*, which are ordered maps of bytes to bytes and
 //! share one log. A *batch* changes several indices at once, atomically. Everything is synchronous;
@@ -56,10 +56,12 @@
 //! | `manifest` | which files make up the database |
 //! | `flush`, `compact`, `worker` | from memory to disk and down the levels |
 //! | `open`, `checkpoint`, `verify` | the beginning, copies, and whether all is well |
+//! | [`backup`] | folders of backups that share what is equal; verify, restore, prune |
 //! | [`fs`] | the file system: real, in memory, faulty |
 
 #![warn(missing_docs)]
 
+pub mod backup;
 mod batch;
 mod cache;
 mod checkpoint;

@@ -98,6 +98,11 @@ impl LogWriter {
         self.segment.as_ref()
     }
 
+    /// Whether nothing was written to the current segment yet.
+    pub(crate) fn is_fresh(&self) -> bool {
+        self.segment.is_some() && self.offset <= SEGMENT_HEADER_BYTES as u64
+    }
+
     /// Starts a new segment; batches go there from now on.
     pub(crate) fn rotate(&mut self) -> Result<Arc<Segment>> {
         let (segment, offset) = self.create(&[])?;
