@@ -110,6 +110,19 @@ impl Database {
         })
     }
 
+    /// All indices that there are, by name. Waits for an index that is just being created, and for
+    /// a flush or compaction that is just being recorded.
+    pub fn indices(&self) -> Vec<Index> {
+        let manifest = self.core().manifest.lock();
+        let indices = manifest.indices.iter();
+        indices
+            .map(|(name, id)| Index {
+                id: *id,
+                name: name.as_str().into(),
+            })
+            .collect()
+    }
+
     /// Writes a batch. When it returns, the batch is visible and survives the end of this process;
     /// [`Ticket::wait_durable`] makes it survive power loss. After an error nothing of it is
     /// visible.

@@ -272,6 +272,7 @@ fn arguments_out_of_bounds_are_refused_and_change_nothing() {
     let dir = tempfile::tempdir().unwrap();
     let database = Database::open(dir.path(), Options::default()).unwrap();
     let index = database.index("index").unwrap();
+    assert_eq!(database.indices(), std::slice::from_ref(&index));
     for name in ["", &"x".repeat(256)] {
         assert!(matches!(
             database.index(name),

@@ -9,6 +9,7 @@ use xtfs_tests::secs;
 /// The table of the house: what each crate may use of the others.
 const MAY_USE: &[(&str, &[&str])] = &[
     ("babu-kv", &[]),
+    ("babu-kv-cli", &["babu-kv"]),
     ("xtfs-layout", &[]),
     ("xtfs-protocol", &["xtfs-layout"]),
     ("xtfs-mrc", &["babu-kv", "xtfs-layout", "xtfs-protocol"]),
