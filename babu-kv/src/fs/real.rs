@@ -17,13 +17,21 @@ pub struct RealFs;
 #[derive(Debug)]
 struct RealFile(fs::File);
 
-/// The `flock` ends when this descriptor is closed.
+/// A held `flock`. It is released by name: closing the descriptor is not enough as long as a child
+/// that is just being started has inherited it.
 #[derive(Debug)]
 struct RealLock {
-    _file: fs::File,
+    file: fs::File,
 }
 
 impl Lock for RealLock {}
+
+impl Drop for RealLock {
+    fn drop(&mut self) {
+        // Should it fail, the end of the descriptor releases it.
+        let _ = rustix::fs::flock(&self.file, FlockOperation::Unlock);
+    }
+}
 
 impl File for RealFile {
     fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
@@ -128,7 +136,7 @@ impl Fs for RealFs {
             .truncate(false)
             .open(path)?;
         rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive)?;
-        Ok(Box::new(RealLock { _file: file }))
+        Ok(Box::new(RealLock { file }))
     }
 
     fn space(&self, dir: &Path) -> io::Result<Space> {
@@ -137,5 +145,22 @@ impl Fs for RealFs {
             total_bytes: s.f_blocks.saturating_mul(s.f_frsize),
             free_bytes: s.f_bavail.saturating_mul(s.f_frsize),
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_lock_ends_though_a_child_has_inherited_its_descriptor() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("LOCK");
+        let file = fs::File::create(&path).unwrap();
+        rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive).unwrap();
+        let inherited = file.try_clone().unwrap();
+        drop(RealLock { file });
+        RealFs.lock(&path).unwrap();
+        drop(inherited);
     }
 }
