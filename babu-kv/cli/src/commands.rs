@@ -195,8 +195,7 @@ pub fn dump(dump: &Dump) -> Result<()> {
 
 pub fn checkpoint(dir: &Path, destination: &Path) -> Result<()> {
     let database = place::open(dir)?;
-    let destination = std::path::absolute(destination)?;
-    database.checkpoint(&destination)?;
+    database.checkpoint(destination)?;
     database.close()?;
     Ok(())
 }
