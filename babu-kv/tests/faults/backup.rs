@@ -155,6 +155,15 @@ fn backups_without_a_flush_between_do_not_gather_log_segments() {
     assert!(restored(&memory, 100) == content(0..100));
 }
 
+/// Ends the writers, also when the test fails.
+struct StopOnDrop<'a>(&'a AtomicBool);
+
+impl Drop for StopOnDrop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Relaxed);
+    }
+}
+
 type Written = (u64, Vec<u8>, Option<Vec<u8>>);
 
 #[test]
@@ -173,6 +182,7 @@ fn backups_beside_writers_flushes_and_compactions_are_exact() {
     let written: Mutex<Vec<Written>> = Mutex::default();
     let stop = AtomicBool::new(false);
     let made: Vec<Backup> = thread::scope(|scope| {
+        let _stop = StopOnDrop(&stop);
         for writer in 0..3u32 {
             let (database, index, written, stop) = (&database, &index, &written, &stop);
             scope.spawn(move || {
@@ -191,7 +201,7 @@ fn backups_beside_writers_flushes_and_compactions_are_exact() {
                 }
             });
         }
-        let made = (0..8).map(|n| {
+        let backups = (0..8).map(|n| {
             while written.lock().unwrap().len() < n * 1000 {
                 thread::yield_now();
             }
@@ -200,9 +210,7 @@ fn backups_beside_writers_flushes_and_compactions_are_exact() {
             }
             database.backup(&safe).unwrap()
         });
-        let made = made.collect();
-        stop.store(true, Relaxed);
-        made
+        backups.collect()
     });
     assert!(database.stats().compactions > 0);
     database.close().unwrap();
