@@ -237,6 +237,24 @@ fn backups_beside_writers_flushes_and_compactions_are_exact() {
     }
 }
 
+#[test]
+fn all_names_are_durable_before_the_manifest_gets_its_own() {
+    let (memory, faulty, database) = prepared();
+    let names = Arc::new(Mutex::new(Vec::new()));
+    let (image, last) = (memory.clone(), names.clone());
+    // The last sync of a file is that of the manifest, before it is renamed.
+    faulty.after_sync(move || {
+        let lost = image.crash(Crash::Lost);
+        *last.lock().unwrap() = lost.list(safe()).unwrap();
+    });
+    let made = database.backup(safe()).unwrap();
+    let names = names.lock().unwrap().clone();
+    assert!(!names.contains(&"000002.backup".into()) && made.bytes_new > 0);
+    for file in made.files {
+        assert!(names.contains(&file.name), "{}", file.name);
+    }
+}
+
 /// A database of 40 rounds, whose first 30 are in a backup.
 fn prepared() -> (MemoryFs, FaultyFs, Database) {
     let memory = MemoryFs::new();
