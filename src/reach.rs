@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use clap::Args;
+use tokio::time::Instant;
 use xtfs_client::admin::Admin;
 use xtfs_protocol::env::Env;
 use xtfs_protocol::transport::Connector;
@@ -21,6 +22,12 @@ use crate::data_dir::{self, DataDir, RunInfo};
 
 /// Time for goodbyes.
 const CLOSE_LIMIT: Duration = Duration::from_secs(5);
+
+/// Time for the first MRC of a cell to say where it is.
+const FIRST_MRC_LIMIT: Duration = Duration::from_secs(5);
+
+/// Pause between two looks at the folder of a cell.
+const LOOK_AGAIN: Duration = Duration::from_millis(50);
 
 /// Which cell.
 #[derive(Debug, Clone, Args)]
@@ -67,15 +74,27 @@ impl Where {
 
 /// The way to the cell of a folder.
 pub async fn cell(dir: &Path) -> Result<Reach> {
-    let cell = open_cell(dir)?;
-    let addresses = cell.mrc_addresses().to_vec();
-    if addresses.is_empty() {
-        bail!(
-            "cell {}: no MRC has been started yet; `xtfs mrc --cell {0} --data DIR` starts one",
-            dir.display()
-        );
+    let addresses = mrc_addresses(dir, FIRST_MRC_LIMIT).await?;
+    network(&open_cell(dir)?, addresses, None)
+}
+
+/// The addresses of a cell's MRC. In a cell whose first MRC is only starting, waits until it has
+/// said where it is, at most for `limit`.
+pub async fn mrc_addresses(dir: &Path, limit: Duration) -> Result<Vec<String>> {
+    let deadline = Instant::now() + limit;
+    loop {
+        let addresses = open_cell(dir)?.mrc_addresses().to_vec();
+        if !addresses.is_empty() {
+            return Ok(addresses);
+        }
+        if Instant::now() >= deadline {
+            bail!(
+                "cell {}: no MRC has been started yet; `xtfs mrc --cell {0} --data DIR` starts one",
+                dir.display()
+            );
+        }
+        tokio::time::sleep(LOOK_AGAIN).await;
     }
-    network(&cell, addresses, None)
 }
 
 /// The way to the services of a data folder.

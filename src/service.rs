@@ -35,6 +35,9 @@ const SERVER_LIMIT: Duration = Duration::from_secs(10);
 /// Time for an OSD to register before it says that it is ready anyway.
 const REGISTER_LIMIT: Duration = Duration::from_secs(10);
 
+/// Time for the first MRC of the cell to start, when both are started at once.
+const MRC_LIMIT: Duration = Duration::from_secs(60);
+
 /// Where a service is.
 #[derive(Debug, Args)]
 pub struct Place {
@@ -97,21 +100,20 @@ pub async fn run_osd(place: &Place, mrc: Option<&str>) -> Result<()> {
     let mut signals = Signals::new()?;
     let Opened {
         data,
-        cell,
         identity,
         id,
         env,
+        ..
     } = place.open()?;
     let mrc_addresses = match mrc {
         Some(address) => vec![address.to_owned()],
-        None => cell.mrc_addresses().to_vec(),
+        None => tokio::select! {
+            addresses = reach::mrc_addresses(&place.cell, MRC_LIMIT) => {
+                addresses?
+            }
+            name = signals.next() => bail!("ended by {name} before there was an MRC"),
+        },
     };
-    if mrc_addresses.is_empty() {
-        bail!(
-            "cell {}: does not say where the MRC is; start `xtfs mrc` first, or say --mrc HOST:PORT",
-            place.cell.display()
-        );
-    }
     let listener = place.listen(&data)?;
     let address = listener.address.clone();
     let options = OsdOptions::new(data.path().join("store"), id, env.clone());

@@ -8,6 +8,7 @@ use std::time::Duration;
 use serde_json::Value;
 use xtfs_tests::cell::binary;
 use xtfs_tests::exec::{Outcome, outcome, run};
+use xtfs_tests::process::Daemon;
 use xtfs_tests::scratch::mounts_below;
 use xtfs_tests::{Part, Scratch, TestCell, require, secs};
 
@@ -214,6 +215,23 @@ fn volumes_of_a_cell_come_and_go() {
     let kinds: Vec<_> = status["services"].as_array().unwrap().iter().collect();
     assert_eq!(kinds.len(), 2);
     assert!(kinds.iter().all(|service| service["state"] == "online"));
+}
+
+#[test]
+fn an_osd_that_starts_before_the_first_mrc_waits_for_it() {
+    let home = Home::new();
+    home.does(&["cell", "init", "--data", "cell"]);
+    let start = |name: &str| {
+        let command = home.xtfs(&[name, "--cell", "cell", "--data", name]);
+        let log = home.scratch.path().join(format!("{name}.log"));
+        let mut daemon = Daemon::standby(name, &command, &log);
+        daemon.go();
+        daemon
+    };
+    let mut osd = start("osd");
+    let mut mrc = start("mrc");
+    assert!(mrc.await_line("ready at", secs(60)).starts_with("mrc "));
+    assert!(osd.await_line("ready at", secs(60)).starts_with("osd "));
 }
 
 #[test]
