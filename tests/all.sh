@@ -130,7 +130,7 @@ programs >"$logs/programs"
 [ -s "$logs/programs" ] || { echo "no test programs were built"; failed=$((failed + 1)); close; }
 
 while read -r folder program; do
-    crate=${folder#"$PWD"} && crate=${crate#/}
+    crate=${folder#"$PWD"} && crate=${crate#/} && crate=${crate//\//-}
     name=$(basename "${program%-*}")
     case $crate/$name in tests/xtfs_test*) ;; tests/*) continue ;; esac
     step "${crate:-xtfs}-$name" 900 env -C "$folder" "$program"

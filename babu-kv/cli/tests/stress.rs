@@ -6,6 +6,7 @@ fn stress(dir: &std::path::Path, minutes: &str) -> (Option<i32>, String, String)
     let output = Command::new(env!("CARGO_BIN_EXE_stress"))
         .args(["--minutes", minutes, "--seed", "7", "--dir"])
         .arg(dir)
+        .env("TMPDIR", dir.parent().unwrap())
         .output()
         .unwrap();
     (
@@ -26,4 +27,6 @@ fn what_was_written_before_each_kill_is_there() {
     assert_eq!(code, Some(1));
     assert!(err.contains("create"), "{err}");
     assert!(fs::exists(dir.path().join("run/database/CURRENT")).unwrap());
+    let left = fs::read_dir(dir.path()).unwrap().count();
+    assert_eq!(left, 1, "something lies beside the folder of the run");
 }

@@ -147,18 +147,20 @@ fn start(arguments: &Arguments) -> Result<bool> {
         return Ok(true);
     }
     println!("seed {seed}");
-    let temporary = tempfile::tempdir()?;
-    let dir = match &arguments.dir {
+    let (dir, temporary) = match &arguments.dir {
         Some(dir) => {
             fs::create_dir_all(dir).with_context(|| format!("create {}", dir.display()))?;
-            fs::canonicalize(dir)?
+            (fs::canonicalize(dir)?, None)
         }
-        None => temporary.path().to_path_buf(),
+        None => {
+            let temporary = tempfile::tempdir()?;
+            (temporary.path().to_path_buf(), Some(temporary))
+        }
     };
     let well = run(arguments.minutes, seed, &dir);
     if !matches!(well, Ok(true)) {
         eprintln!("stress: seed {seed}; {} is kept", dir.display());
-        let _ = temporary.keep();
+        let _ = temporary.map(tempfile::TempDir::keep);
     }
     well
 }
