@@ -8,8 +8,8 @@
 use crate::{
     error::{Error, Result},
     log::writer::Request,
+    threads::{Condvar, Mutex},
 };
-use parking_lot::{Condvar, Mutex};
 use std::{collections::VecDeque, mem, sync::Arc};
 
 /// Bytes of one write that a leader takes on for others. The queue itself is bounded by the number

@@ -26,19 +26,16 @@ use crate::{
     stats::Counters,
     sync::SyncPoint,
     table::{TableMeta, Tables},
-    worker::Work,
-};
-use parking_lot::{Mutex, RwLock};
-use std::{
-    io, mem,
-    sync::{
-        Arc,
+    threads::{
+        Mutex, RwLock,
         atomic::{
             AtomicBool, AtomicU32, AtomicU64, Ordering::AcqRel, Ordering::Acquire,
             Ordering::Relaxed, Ordering::Release,
         },
     },
+    worker::Work,
 };
+use std::{io, mem, sync::Arc};
 
 /// Longest name of an index in bytes.
 const NAME_BYTES_MAX: usize = 255;

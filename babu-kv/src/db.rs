@@ -11,16 +11,15 @@ use crate::{
     slice::Value,
     snapshot::Snapshot,
     stats::{LevelStats, Stats},
+    threads::{Mutex, thread::JoinHandle},
     verify::Verified,
     worker,
 };
-use parking_lot::Mutex;
 use std::{
     fmt,
     ops::Bound,
     path::Path,
     sync::{Arc, atomic::Ordering::Relaxed},
-    thread::JoinHandle,
 };
 
 /// An open database; clones share it.

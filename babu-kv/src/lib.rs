@@ -55,6 +55,7 @@
 //! | `table`, `cache` | sorted tables: format, building, reading |
 //! | `manifest` | which files make up the database |
 //! | `flush`, `compact`, `worker` | from memory to disk and down the levels |
+//! | `threads` | what threads meet in, so that a scheduler can take their place |
 //! | `open`, `checkpoint`, `verify` | the beginning, copies, and whether all is well |
 //! | [`backup`] | folders of backups that share what is equal; verify, restore, prune |
 //! | [`fs`] | the file system: real, in memory, faulty |
@@ -86,6 +87,7 @@ mod state;
 mod stats;
 mod sync;
 mod table;
+mod threads;
 mod tombstones;
 mod verify;
 mod worker;

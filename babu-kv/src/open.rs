@@ -14,12 +14,13 @@ use crate::{
     options::Options,
     state::State,
     table::{Tables, format as table_format},
+    threads::atomic::AtomicU64,
 };
 use std::{
     collections::{BTreeMap, BTreeSet},
     io,
     path::Path,
-    sync::{Arc, atomic::AtomicU64},
+    sync::Arc,
 };
 
 const LOCK: &str = "LOCK";

@@ -10,15 +10,12 @@ use crate::{
     core::Core,
     error::{Error, Result},
     log::writer::{Segment, Written},
-};
-use parking_lot::{Condvar, Mutex};
-use std::{
-    collections::VecDeque,
-    sync::{
-        Arc,
+    threads::{
+        Condvar, Mutex,
         atomic::{AtomicU64, Ordering::Acquire, Ordering::Release},
     },
 };
+use std::{collections::VecDeque, sync::Arc};
 
 #[derive(Default)]
 pub(crate) struct SyncPoint {

@@ -6,13 +6,12 @@
 use crate::{
     core::Core,
     error::{Error, Result},
+    threads::{
+        Condvar, Mutex,
+        thread::{self, JoinHandle},
+    },
 };
-use parking_lot::{Condvar, Mutex};
-use std::{
-    sync::Arc,
-    thread::{self, JoinHandle},
-    time::Duration,
-};
+use std::{sync::Arc, time::Duration};
 
 /// Pause after a failure, when nobody asks for another attempt.
 const RETRY: Duration = Duration::from_secs(1);

@@ -5,14 +5,9 @@ use super::format::{self, SEGMENT_HEADER_BYTES};
 use crate::{
     error::{Context, Error, Result},
     fs::{File, Fs, Open},
+    threads::atomic::{AtomicBool, Ordering::Relaxed},
 };
-use std::{
-    path::PathBuf,
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering::Relaxed},
-    },
-};
+use std::{path::PathBuf, sync::Arc};
 
 /// An open log segment.
 #[derive(Debug)]

@@ -8,15 +8,13 @@ use crate::{
     error::{Context, Error, Result},
     fs::{File, Fs, Open},
     table::Tables,
+    threads::atomic::{AtomicU64, Ordering::Relaxed},
 };
 use edit::Edit;
 use std::{
     collections::BTreeMap,
     path::{Path, PathBuf},
-    sync::{
-        Arc,
-        atomic::{AtomicU64, Ordering::Relaxed},
-    },
+    sync::Arc,
 };
 use version::Version;
 

@@ -14,18 +14,18 @@ use crate::{
     keys::{self, Kind, RangeTombstone},
     log::format::{self, OPERATIONS_AT, Operation},
     slice::Value,
+    threads::{
+        RwLock,
+        atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed, Ordering::Release},
+    },
     tombstones::Tombstones,
 };
 use crossbeam_skiplist::SkipMap;
-use parking_lot::RwLock;
 use std::{
     borrow::Borrow,
     cmp::Ordering,
     ops::{Bound, Range},
-    sync::{
-        Arc,
-        atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed, Ordering::Release},
-    },
+    sync::Arc,
 };
 
 /// Estimated bytes of a skip-list node beside the record that it points into.

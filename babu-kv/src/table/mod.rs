@@ -7,16 +7,23 @@ pub(crate) mod filter;
 pub(crate) mod format;
 pub(crate) mod reader;
 
-use crate::{cache::Cache, error::Result, fs::Fs, keys, memtable::Found, tombstones::Tombstones};
-use parking_lot::Mutex;
+use crate::{
+    cache::Cache,
+    error::Result,
+    fs::Fs,
+    keys,
+    memtable::Found,
+    threads::{
+        Mutex,
+        atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
+    },
+    tombstones::Tombstones,
+};
 use reader::Reader;
 use std::{
     fmt,
     path::PathBuf,
-    sync::{
-        Arc, OnceLock,
-        atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
-    },
+    sync::{Arc, OnceLock},
 };
 
 /// What all tables of a database share.

@@ -1,0 +1,112 @@
+//! What threads meet in: locks, atomics, threads themselves.
+//!
+//! Everything in this crate that takes part in the order of threads takes these from here, so that
+//! the feature `shuttle` can put the same code under a scheduler that tries many orders, one
+//! reproducible seed each (`tests/schedules.rs`). Without the feature they are those of
+//! `parking_lot` and of the standard library and nothing else.
+
+#[cfg(not(feature = "shuttle"))]
+pub(crate) use parking_lot::{Condvar, Mutex, RwLock};
+#[cfg(not(feature = "shuttle"))]
+pub(crate) use std::{sync::atomic, thread};
+
+#[cfg(feature = "shuttle")]
+pub(crate) use scheduled::{Condvar, Mutex, RwLock};
+#[cfg(feature = "shuttle")]
+pub(crate) use shuttle::{sync::atomic, thread};
+
+/// The locks of shuttle with the face of `parking_lot`: no poison, and a condition variable that
+/// borrows the guard.
+#[cfg(feature = "shuttle")]
+mod scheduled {
+    use shuttle::sync;
+    use std::{
+        fmt,
+        ops::{Deref, DerefMut},
+        sync::PoisonError,
+        time::Duration,
+    };
+
+    #[derive(Default)]
+    pub(crate) struct Mutex<T>(sync::Mutex<T>);
+
+    /// Without its inner guard only inside of a wait.
+    pub(crate) struct MutexGuard<'a, T>(Option<sync::MutexGuard<'a, T>>);
+
+    impl<T> Mutex<T> {
+        pub(crate) fn new(value: T) -> Mutex<T> {
+            Mutex(sync::Mutex::new(value))
+        }
+
+        pub(crate) fn lock(&self) -> MutexGuard<'_, T> {
+            let guard = self.0.lock();
+            MutexGuard(Some(guard.unwrap_or_else(PoisonError::into_inner)))
+        }
+    }
+
+    impl<T> fmt::Debug for Mutex<T> {
+        fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.debug_struct("Mutex").finish_non_exhaustive()
+        }
+    }
+
+    impl<T> Deref for MutexGuard<'_, T> {
+        type Target = T;
+
+        fn deref(&self) -> &T {
+            self.0.as_ref().expect("a guard outside of a wait")
+        }
+    }
+
+    impl<T> DerefMut for MutexGuard<'_, T> {
+        fn deref_mut(&mut self) -> &mut T {
+            self.0.as_mut().expect("a guard outside of a wait")
+        }
+    }
+
+    #[derive(Default)]
+    pub(crate) struct Condvar(sync::Condvar);
+
+    impl Condvar {
+        pub(crate) fn new() -> Condvar {
+            Condvar(sync::Condvar::new())
+        }
+
+        pub(crate) fn wait<T>(&self, guard: &mut MutexGuard<'_, T>) {
+            guard.0 = guard.0.take().map(|inner| {
+                let inner = self.0.wait(inner);
+                inner.unwrap_or_else(PoisonError::into_inner)
+            });
+        }
+
+        /// There is no time under the scheduler: it waits until it is notified.
+        pub(crate) fn wait_for<T>(&self, guard: &mut MutexGuard<'_, T>, _limit: Duration) {
+            self.wait(guard);
+        }
+
+        pub(crate) fn notify_one(&self) {
+            self.0.notify_one();
+        }
+
+        pub(crate) fn notify_all(&self) {
+            self.0.notify_all();
+        }
+    }
+
+    #[derive(Default)]
+    pub(crate) struct RwLock<T>(sync::RwLock<T>);
+
+    impl<T> RwLock<T> {
+        pub(crate) fn new(value: T) -> RwLock<T> {
+            RwLock(sync::RwLock::new(value))
+        }
+
+        pub(crate) fn read(&self) -> sync::RwLockReadGuard<'_, T> {
+            self.0.read().unwrap_or_else(PoisonError::into_inner)
+        }
+
+        pub(crate) fn write(&self) -> sync::RwLockWriteGuard<'_, T> {
+            self.0.write().unwrap_or_else(PoisonError::into_inner)
+        }
+    }
+}
