@@ -4,12 +4,13 @@
 //! |---|---|
 //! | `place` | opens a database that is there, and never makes one |
 //! | `commands` | stats, verify, dump, checkpoint, compact |
-//! | `bench` | the measures |
+//!
+//! The measures are a library of their own, `babu_kv_bench`.
 
-mod bench;
 mod commands;
 mod place;
 
+use babu_kv_bench::BabuKv;
 use clap::{Args, Parser, Subcommand, error::ErrorKind};
 use std::{path::PathBuf, process::ExitCode};
 
@@ -64,15 +65,10 @@ enum Command {
     /// Measures the engine on this machine and prints a table.
     #[command(after_help = "Examples:\n  babu-kv bench --quick\n  \
             babu-kv bench /mnt/disk/scratch --entries 5000000 --json")]
-    Bench(bench::Arguments),
+    Bench(babu_kv_bench::Arguments),
     /// Loads a database for `bench` and waits to be killed.
     #[command(hide = true)]
-    BenchLoad {
-        /// Folder of the database.
-        dir: PathBuf,
-        /// Entries to write.
-        entries: u64,
-    },
+    BenchLoad(babu_kv_bench::LoadArguments),
 }
 
 #[derive(Args)]
@@ -108,8 +104,8 @@ fn run(command: Command) -> anyhow::Result<()> {
         Command::Dump(dump) => commands::dump(&dump),
         Command::Checkpoint { dir, destination } => commands::checkpoint(&dir, &destination),
         Command::Compact { dir } => commands::compact(&dir),
-        Command::Bench(arguments) => bench::run(&arguments),
-        Command::BenchLoad { dir, entries } => bench::load::child(&dir, entries),
+        Command::Bench(arguments) => babu_kv_bench::run(&[&BabuKv], &arguments),
+        Command::BenchLoad(arguments) => babu_kv_bench::load(&[&BabuKv], &arguments),
     }
 }
 

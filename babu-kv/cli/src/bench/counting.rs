@@ -1,4 +1,4 @@
-//! The operating system's files, counting what is written and synced.
+//! The operating system's files, counting how often logs are synced.
 
 use babu_kv::fs::{File, Fs, Lock, Open, RealFs, Space};
 use std::{
@@ -10,23 +10,17 @@ use std::{
     },
 };
 
-/// What was done to files so far.
-#[derive(Debug, Default)]
-pub struct Counts {
-    pub syncs: AtomicU64,
-    pub log_bytes: AtomicU64,
-    /// Bytes written to tables and manifests.
-    pub other_bytes: AtomicU64,
-}
-
+/// `RealFs` that counts.
 #[derive(Clone, Debug, Default)]
-pub struct CountingFs(pub Arc<Counts>);
+pub struct CountingFs {
+    /// How often a log file was synced so far.
+    pub syncs: Arc<AtomicU64>,
+}
 
 #[derive(Debug)]
 struct CountingFile {
     file: Arc<dyn File>,
-    counts: Arc<Counts>,
-    is_log: bool,
+    syncs: Arc<AtomicU64>,
 }
 
 impl File for CountingFile {
@@ -34,16 +28,10 @@ impl File for CountingFile {
         self.file.read_at(buffer, offset)
     }
     fn write_at(&self, data: &[u8], offset: u64) -> io::Result<()> {
-        let bytes = if self.is_log {
-            &self.counts.log_bytes
-        } else {
-            &self.counts.other_bytes
-        };
-        bytes.fetch_add(data.len() as u64, Relaxed);
         self.file.write_at(data, offset)
     }
     fn sync_data(&self) -> io::Result<()> {
-        self.counts.syncs.fetch_add(1, Relaxed);
+        self.syncs.fetch_add(1, Relaxed);
         self.file.sync_data()
     }
     fn set_len(&self, length: u64) -> io::Result<()> {
@@ -59,11 +47,12 @@ impl File for CountingFile {
 
 impl Fs for CountingFs {
     fn open(&self, path: &Path, how: Open) -> io::Result<Arc<dyn File>> {
-        Ok(Arc::new(CountingFile {
-            file: RealFs.open(path, how)?,
-            counts: self.0.clone(),
-            is_log: path.extension().is_some_and(|e| e == "log"),
-        }))
+        let file = RealFs.open(path, how)?;
+        if path.extension().is_some_and(|e| e == "log") {
+            let syncs = self.syncs.clone();
+            return Ok(Arc::new(CountingFile { file, syncs }));
+        }
+        Ok(file)
     }
     fn exists(&self, path: &Path) -> io::Result<bool> {
         RealFs.exists(path)
@@ -84,7 +73,6 @@ impl Fs for CountingFs {
         RealFs.list(dir)
     }
     fn sync_dir(&self, dir: &Path) -> io::Result<()> {
-        self.0.syncs.fetch_add(1, Relaxed);
         RealFs.sync_dir(dir)
     }
     fn create_dir_all(&self, dir: &Path) -> io::Result<()> {

@@ -1,99 +1,137 @@
 //! Gets, misses and listings.
 
-use super::{
-    Rows, Scale, median, us,
+use crate::{
+    engine::{Durability, Index, Setup},
+    report::{Rows, Target},
+    samples::{Samples, us},
+    scale::Scale,
+    turns::{Bench, Scratch},
     workload::{CREATE_BYTES, FILES, Files, directory, key},
 };
 use anyhow::{Result, ensure};
-use babu_kv::Options;
 use rand::{Rng, SeedableRng, rngs::StdRng};
-use std::{path::Path, time::Instant};
+use std::time::Instant;
 
 /// Files that the hot gets ask for.
 const HOT: u64 = 20_000;
 /// The number of the large directory.
 const LARGE: u64 = 3;
 
-pub fn run(dir: &Path, scale: Scale, rows: &mut Rows) -> Result<()> {
-    let files = Files::open(dir, Options::default())?;
-    for n in 0..scale.directory {
-        files.database.commit(files.create(LARGE, n))?;
+/// Reads from the databases that `writes` filled.
+pub fn run(bench: &Bench<'_>, folder: &Scratch, rows: &mut Rows) -> Result<()> {
+    let scale = bench.scale;
+    let made = scale.creates_in_round() * scale.rounds;
+    let stores = bench.open(folder, &Setup::default())?;
+    for files in &stores {
+        for n in 0..scale.directory {
+            files.create(LARGE, n, Durability::Buffered)?;
+        }
+        files.flush()?;
+        files.settle()?;
     }
-    files.database.compact()?;
-    let made = scale.creates / scale.rounds * scale.rounds;
-    // The first pass brings the blocks into the cache.
-    gets(&files, scale, HOT.min(made), 0)?;
-    let hot = gets(&files, scale, HOT.min(made), 0)?;
-    rows.add("get, hot", "us", hot);
-    rows.add("get, missing", "us", gets(&files, scale, made, made)?);
-    listing(&files, "list 100, hot", scale, FILES, rows, |_| {
-        directory(0)
-    })?;
+    let hot = HOT.min(made);
+    let hot = gets(bench, &stores, true, |random| random.random_range(0..hot))?;
+    rows.add(hot.row("get, hot", "us").target(Target::Times(0.7)));
+    let zipf = gets(bench, &stores, true, |random| zipf(random, made))?;
+    rows.add(zipf.row("get, zipf", "us"));
+    let any = |random: &mut StdRng| random.random_range(0..made);
+    let missing = gets(bench, &stores, false, any)?;
+    rows.add(missing.row("get, missing", "us").target(Target::Times(1.0)));
+    let half = Target::Times(0.5);
+    let list = lists(bench, &stores, FILES, |_| directory(0))?;
+    rows.add(list.row(format!("list {FILES}, hot"), "us").target(half));
+    let list = lists(bench, &stores, scale.directory, |_| LARGE)?;
     let name = format!("list {}, hot", scale.directory);
-    listing(&files, &name, scale, scale.directory, rows, |_| LARGE)?;
-    files.database.close()?;
+    rows.add(list.row(name, "us").target(half));
+    bench.close(stores)?;
 
-    let options = Options {
+    let small_cache = Setup {
         cache_bytes: (made * CREATE_BYTES / 10) as usize,
-        ..Options::default()
+        ..Setup::default()
     };
-    let files = Files::open(dir, options)?;
-    gets(&files, scale, made, 0)?;
-    let cold = gets(&files, scale, made, 0)?;
-    rows.add("get, data 10 times the cache", "us", cold);
+    let stores = bench.open(folder, &small_cache)?;
+    let cold = gets(bench, &stores, true, any)?;
+    let cold = cold.row("get, data 10 times the cache", "us");
+    rows.add(cold.target(Target::Times(0.6)));
     let directories = (made / FILES).max(1);
-    listing(&files, "list 100, any", scale, FILES, rows, |n| {
-        directory((n * 7919 % directories) * FILES)
-    })?;
-    files.database.close()?;
-    Ok(())
+    let scattered = |n: u64| directory((n * 7919 % directories) * FILES);
+    let list = lists(bench, &stores, FILES, scattered)?;
+    rows.add(list.row(format!("list {FILES}, any"), "us"));
+    bench.close(stores)
 }
 
-/// Microseconds for a get of one of `count` files after the first `skip`, which are there when
-/// `skip` is 0.
-fn gets(files: &Files, scale: Scale, count: u64, skip: u64) -> Result<f64> {
-    let mut random = StdRng::seed_from_u64(count ^ skip);
-    let mut times = Vec::new();
-    for _ in 0..scale.rounds {
-        let asked: Vec<_> = (0..scale.gets)
-            .map(|_| skip + random.random_range(0..count))
-            // Absent names are asked for in directories that are there.
-            .map(|n| key(directory(n - skip), n))
+/// One of `count` numbers, each as often as Zipf's law with exponent 1 says, the frequent ones
+/// scattered.
+fn zipf(random: &mut StdRng, count: u64) -> u64 {
+    let rank = (count as f64).powf(random.random_range(0.0..1.0)) as u64;
+    rank.wrapping_mul(7919) % count
+}
+
+/// Microseconds for a get of the files that `choose` names, or of others in their directories that
+/// are not there.
+fn gets(
+    bench: &Bench<'_>,
+    stores: &[Files],
+    present: bool,
+    choose: impl Fn(&mut StdRng) -> u64,
+) -> Result<Samples> {
+    let Scale { gets, creates, .. } = bench.scale;
+    let pass = |files: &Files, round| {
+        let mut random = StdRng::seed_from_u64(round);
+        let asked: Vec<[u8; 24]> = (0..gets)
+            .map(|_| choose(&mut random))
+            .map(|n| key(directory(n), if present { n } else { creates + n }))
             .collect();
         let start = Instant::now();
         let mut found = 0;
         for key in &asked {
-            found += u64::from(files.database.get(&files.records, key)?.is_some());
+            found += u64::from(files.get(Index::Records, key)?);
         }
-        times.push(us(start) / scale.gets as f64);
+        let time = us(start) / gets as f64;
         ensure!(
-            found == if skip == 0 { scale.gets } else { 0 },
-            "{found} of {} names were found",
-            scale.gets
+            found == if present { gets } else { 0 },
+            "{}: {found} of {gets} names were found",
+            files.engine
         );
+        Ok(time)
+    };
+    // The first pass brings blocks into the cache.
+    for files in stores {
+        pass(files, bench.scale.rounds)?;
     }
-    Ok(median(times))
+    let mut times = Samples::new();
+    for (round, files) in bench.turns(stores) {
+        times.add(files.engine, pass(files, round)?);
+    }
+    Ok(times)
 }
 
-fn listing(
-    files: &Files,
-    name: &str,
-    scale: Scale,
+/// Microseconds for a listing of the directories that `choose` names, which have `entries` each.
+fn lists(
+    bench: &Bench<'_>,
+    stores: &[Files],
     entries: u64,
-    rows: &mut Rows,
-    directory: impl Fn(u64) -> u64,
-) -> Result<()> {
-    let mut times = Vec::new();
-    let count = (scale.gets / entries).clamp(3, 1_000);
-    files.list(directory(0))?;
-    for round in 0..scale.rounds {
+    choose: impl Fn(u64) -> u64,
+) -> Result<Samples> {
+    let mut times = Samples::new();
+    let count = (bench.scale.gets / entries).clamp(3, 1_000);
+    let pass = |files: &Files, first| {
         let start = Instant::now();
-        for n in 0..count {
-            let found = files.list(directory(round * count + n))?;
-            ensure!(found == entries, "{found} entries instead of {entries}");
+        for n in first..first + count {
+            let found = files.list(choose(n))?;
+            ensure!(
+                found == entries,
+                "{}: {found} entries instead of {entries}",
+                files.engine
+            );
         }
-        times.push(us(start) / count as f64);
+        Ok(us(start) / count as f64)
+    };
+    for files in stores {
+        pass(files, bench.scale.rounds * count)?;
     }
-    rows.add(name, "us", median(times));
-    Ok(())
+    for (round, files) in bench.turns(stores) {
+        times.add(files.engine, pass(files, round * count)?);
+    }
+    Ok(times)
 }

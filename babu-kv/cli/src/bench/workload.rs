@@ -1,9 +1,9 @@
 //! Keys and values as a metadata server has them: a file is a record under (directory, name), and
 //! its number leads back to that key.
 
+use crate::engine::{Durability, Index, Operation, Store};
 use anyhow::Result;
-use babu_kv::{Batch, Database, Index, Options};
-use std::path::Path;
+use std::ops::Deref;
 
 /// Files in each directory.
 pub const FILES: u64 = 100;
@@ -11,12 +11,6 @@ pub const FILES: u64 = 100;
 const RECORD_BYTES: usize = 160;
 /// Bytes of keys and values of one create.
 pub const CREATE_BYTES: u64 = 24 + RECORD_BYTES as u64 + 16 + 24;
-
-pub struct Files {
-    pub database: Database,
-    pub records: Index,
-    pub names: Index,
-}
 
 /// A number that looks random; different for different `n`.
 fn scatter(n: u64) -> u64 {
@@ -40,8 +34,16 @@ pub fn key(directory: u64, n: u64) -> [u8; 24] {
     key
 }
 
+/// What leads from file `n` back to its key.
+fn reverse(directory: u64, n: u64) -> [u8; 16] {
+    let mut reverse = [0; 16];
+    reverse[..8].copy_from_slice(&n.to_be_bytes());
+    reverse[8..].copy_from_slice(&directory.to_be_bytes());
+    reverse
+}
+
 /// About half of it compresses, as times, modes and owners do.
-pub fn record(n: u64) -> [u8; RECORD_BYTES] {
+fn record(n: u64) -> [u8; RECORD_BYTES] {
     let mut record = [0; RECORD_BYTES];
     for (at, word) in record.as_chunks_mut().0.iter_mut().enumerate() {
         *word = match at % 2 {
@@ -52,56 +54,64 @@ pub fn record(n: u64) -> [u8; RECORD_BYTES] {
     record
 }
 
-/// Time that all threads of this process ran, in microseconds.
-pub fn cpu_us() -> f64 {
-    let time = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
-    time.tv_sec as f64 * 1e6 + time.tv_nsec as f64 / 1e3
+/// A store of files, and the name of its engine.
+pub struct Files {
+    /// Name of the engine.
+    pub engine: &'static str,
+    /// The store.
+    pub store: Box<dyn Store>,
+}
+
+impl Deref for Files {
+    type Target = dyn Store;
+
+    fn deref(&self) -> &Self::Target {
+        &*self.store
+    }
 }
 
 impl Files {
-    pub fn open(dir: &Path, options: Options) -> Result<Files> {
-        let database = Database::open(dir, options)?;
-        Ok(Files {
-            records: database.index("records")?,
-            names: database.index("names")?,
-            database,
-        })
+    /// Creates file `n` of a directory: a batch of two puts.
+    pub fn create(&self, directory: u64, n: u64, durability: Durability) -> Result<()> {
+        let (key, reverse, record) = (key(directory, n), reverse(directory, n), record(n));
+        let batch = [
+            Operation::Put(Index::Records, &key, &record),
+            Operation::Put(Index::Names, &reverse, &key),
+        ];
+        self.store.commit(&batch, durability)
     }
 
-    /// The batch that creates file `n` of a directory.
-    pub fn create(&self, directory: u64, n: u64) -> Batch {
-        let key = key(directory, n);
-        let mut reverse = [0; 16];
-        reverse[..8].copy_from_slice(&n.to_be_bytes());
-        reverse[8..].copy_from_slice(&directory.to_be_bytes());
-        let mut batch = Batch::new();
-        batch.put(&self.records, &key, &record(n));
-        batch.put(&self.names, &reverse, &key);
-        batch
+    /// Removes it: a batch of two deletes.
+    pub fn unlink(&self, directory: u64, n: u64) -> Result<()> {
+        let (key, reverse) = (key(directory, n), reverse(directory, n));
+        let batch = [
+            Operation::Delete(Index::Records, &key),
+            Operation::Delete(Index::Names, &reverse),
+        ];
+        self.store.commit(&batch, Durability::Buffered)
     }
 
-    /// The batch that removes it.
-    pub fn unlink(&self, directory: u64, n: u64) -> Batch {
-        let mut reverse = [0; 16];
-        reverse[..8].copy_from_slice(&n.to_be_bytes());
-        reverse[8..].copy_from_slice(&directory.to_be_bytes());
-        let mut batch = Batch::new();
-        batch.delete(&self.records, &key(directory, n));
-        batch.delete(&self.names, &reverse);
-        batch
+    /// Gives file `n` the name that file `to` would have: a batch of a delete and two puts.
+    pub fn rename(&self, directory: u64, n: u64, to: u64) -> Result<()> {
+        let (from, to) = (key(directory, n), key(directory, to));
+        let (reverse, record) = (reverse(directory, n), record(n));
+        let batch = [
+            Operation::Delete(Index::Records, &from),
+            Operation::Put(Index::Records, &to, &record),
+            Operation::Put(Index::Names, &reverse, &to),
+        ];
+        self.store.commit(&batch, Durability::Buffered)
     }
 
     /// Lists a directory with its records; the number of entries.
     pub fn list(&self, directory: u64) -> Result<u64> {
         let mut entries = 0;
-        for entry in self
-            .database
-            .prefix(&self.records, &directory.to_be_bytes())
-        {
-            let (key, value) = entry?;
-            std::hint::black_box((&*key, &*value));
-            entries += 1;
-        }
+        let prefix = directory.to_be_bytes();
+        self.store
+            .scan(Index::Records, &prefix, &mut |key, value| {
+                std::hint::black_box((key, value));
+                entries += 1;
+            })?;
         Ok(entries)
     }
 }
