@@ -17,7 +17,7 @@ impl Core {
     /// Makes a database in `destination`, on the same file system, with all that was committed
     /// before.
     pub(crate) fn checkpoint(&self, destination: &Path) -> Result<()> {
-        self.check_open()?;
+        self.check_writable()?;
         let fs = &*self.tables.fs;
         fs.create_dir_all(destination).at("create", destination)?;
         if !fs.list(destination).at("list", destination)?.is_empty() {

@@ -22,6 +22,7 @@ use crate::{
     manifest::{Manifest, edit::Edit},
     memtable::Memtable,
     options::{Background, Options},
+    read_only::PinnedLog,
     state::{State, Waiting},
     stats::Counters,
     sync::SyncPoint,
@@ -66,6 +67,8 @@ pub(crate) struct Core {
     /// The folder may belong to another handle: nothing is written any more.
     released: AtomicBool,
     lock: Mutex<Option<Box<dyn Lock>>>,
+    /// Somebody else may be writing to the folder: nothing in it is changed from here.
+    read_only: Option<PinnedLog>,
 }
 
 /// Where the log was closed.
@@ -81,7 +84,9 @@ pub(crate) struct Closed {
 pub(crate) struct Opened {
     pub options: Options,
     pub tables: Arc<Tables>,
-    pub lock: Box<dyn Lock>,
+    /// `None` when opened for reading only.
+    pub lock: Option<Box<dyn Lock>>,
+    pub read_only: Option<PinnedLog>,
     pub manifest: Manifest,
     pub next_file: u64,
     pub state: State,
@@ -95,6 +100,7 @@ impl Core {
             options,
             tables,
             lock,
+            read_only,
             manifest,
             next_file,
             state,
@@ -125,7 +131,8 @@ impl Core {
             log_restarts: AtomicU64::new(0),
             closed: AtomicBool::new(false),
             released: AtomicBool::new(false),
-            lock: Mutex::new(Some(lock)),
+            lock: Mutex::new(lock),
+            read_only,
             tables,
         }
     }
@@ -140,6 +147,22 @@ impl Core {
         } else {
             Ok(())
         }
+    }
+
+    /// Whether it may be changed.
+    pub(crate) fn check_writable(&self) -> Result<()> {
+        self.check_open()?;
+        match self.read_only {
+            Some(_) => Err(Error::ReadOnly {
+                path: self.tables.dir.clone(),
+            }),
+            None => Ok(()),
+        }
+    }
+
+    /// The log of the instant at which it was opened for reading only.
+    pub(crate) fn pinned_log(&self) -> Option<&PinnedLog> {
+        self.read_only.as_ref()
     }
 
     pub(crate) fn state(&self) -> Arc<State> {
@@ -166,7 +189,7 @@ impl Core {
 
     /// Writes a batch to the log and makes it visible; gives the number of its last operation.
     pub(crate) fn commit(&self, batch: Batch) -> Result<u64> {
-        self.check_open()?;
+        self.check_writable()?;
         if batch.is_empty() && batch.is_sound() {
             return Ok(self.visible.load(Acquire));
         }
@@ -304,7 +327,7 @@ impl Core {
 
     /// Flushes all that was committed before.
     pub(crate) fn flush(&self) -> Result<()> {
-        self.check_open()?;
+        self.check_writable()?;
         {
             let _lead = self.writers.lead();
             let mut log = self.log.lock();
@@ -401,6 +424,7 @@ impl Core {
         if let Some(id) = manifest.indices.get(name) {
             return Ok(*id);
         }
+        self.check_writable()?;
         let id = self.index_count.load(Acquire) + 1;
         if id > INDICES_MAX {
             return Err(Error::invalid("a database has at most 1048576 indices"));

@@ -8,6 +8,7 @@ use crate::{
     iter::Iter,
     keys,
     options::{Background, Durability, Options},
+    progress::Progress,
     slice::Value,
     snapshot::Snapshot,
     stats::{LevelStats, Stats},
@@ -16,7 +17,9 @@ use crate::{
     worker,
 };
 use std::{
+    collections::BTreeSet,
     fmt,
+    io::Write,
     ops::Bound,
     path::Path,
     sync::{Arc, atomic::Ordering::Relaxed},
@@ -94,6 +97,26 @@ impl Database {
         Ok(Database(Arc::new(Handle {
             core,
             threads: Mutex::new(threads),
+        })))
+    }
+
+    /// Opens the database in `dir` to read it as it is now, also while another process has it open
+    /// and writes. Takes no lock and changes no file: a folder without permission to write will do.
+    ///
+    /// It shows one instant, which does not move on: a prefix of all batches with every one that
+    /// was acknowledged before the call. Files of that instant that the owner removes meanwhile stay
+    /// readable, because all of them are opened here: a file descriptor for each table. A torn end
+    /// of the log, where the owner may just be writing, is left out. The log must fit into memory.
+    ///
+    /// Whatever would change the database gives [`Error::ReadOnly`](crate::Error::ReadOnly);
+    /// [`Database::backup`] works and holds that instant. When the owner replaces files faster than
+    /// they can be opened, the error of the last attempt is given; a damaged or missing file gives
+    /// the same errors as [`Database::open`].
+    pub fn open_read_only(dir: &Path, options: Options) -> Result<Database> {
+        let core = Arc::new(crate::read_only::open(dir, options)?);
+        Ok(Database(Arc::new(Handle {
+            core,
+            threads: Mutex::default(),
         })))
     }
 
@@ -201,19 +224,55 @@ impl Database {
     /// [`Error::Corrupt`](crate::Error::Corrupt) and no backup; a folder that another call is
     /// writing to gives [`Error::Locked`](crate::Error::Locked).
     pub fn backup(&self, destination: &Path) -> Result<Backup> {
-        self.core().backup(destination, None)
+        self.core().backup(destination, None, &mut |_| {})
     }
 
     /// [`backup`](Database::backup) that notes the time, in seconds since 1970, for those who list
     /// backups. The engine has no clock.
     pub fn backup_at(&self, destination: &Path, time: u64) -> Result<Backup> {
-        self.core().backup(destination, Some(time))
+        self.core().backup(destination, Some(time), &mut |_| {})
+    }
+
+    /// [`backup`](Database::backup) that tells `observe` how far it is after each piece of at most
+    /// 1 MiB. No lock is held meanwhile that anybody waits for but other backups to this folder: to
+    /// spare the disk for others, sleep there.
+    pub fn backup_with(
+        &self,
+        destination: &Path,
+        time: Option<u64>,
+        observe: &mut dyn FnMut(Progress),
+    ) -> Result<Backup> {
+        self.core().backup(destination, time, observe)
+    }
+
+    /// Writes a backup to `output` as one stream, which [`backup::receive`](crate::backup::receive)
+    /// takes into a folder and [`backup::restore_stream`](crate::backup::restore_stream) makes a
+    /// database of. What it holds is as for [`backup`](Database::backup); `observe` as for
+    /// [`backup_with`](Database::backup_with).
+    ///
+    /// Files whose names are in `have` are left out: those that the receiver has, by
+    /// [`backup::contents`](crate::backup::contents) or [`Backup::files`] of an earlier backup there.
+    /// An empty set makes a full backup. The number of the backup is the receiver's matter, and 1
+    /// here. After an error the stream has no end, and nobody takes it.
+    pub fn backup_to(
+        &self,
+        output: &mut dyn Write,
+        have: &BTreeSet<String>,
+        time: Option<u64>,
+        observe: &mut dyn FnMut(Progress),
+    ) -> Result<Backup> {
+        self.core().backup_to(output, have, time, observe)
     }
 
     /// Reads every table from disk and checks all checksums, beside readers and writers. The error
     /// names the first damage found. (The log is checked when the database is opened.)
     pub fn verify(&self) -> Result<Verified> {
-        self.core().verify()
+        self.core().verify(&mut |_| {})
+    }
+
+    /// [`verify`](Database::verify) that tells `observe` how far it is after each table.
+    pub fn verify_with(&self, observe: &mut dyn FnMut(Progress)) -> Result<Verified> {
+        self.core().verify(observe)
     }
 
     /// The database in numbers.

@@ -52,6 +52,12 @@ pub enum Error {
     /// The call makes no sense as given.
     #[error("invalid argument: {0}")]
     InvalidArgument(String),
+    /// The database was opened for reading only.
+    #[error("database {path} is open for reading only", path = path.display())]
+    ReadOnly {
+        /// The folder of the database.
+        path: PathBuf,
+    },
     /// The database was closed.
     #[error("the database is closed")]
     Closed,

@@ -56,7 +56,7 @@
 //! | `manifest` | which files make up the database |
 //! | `flush`, `compact`, `worker` | from memory to disk and down the levels |
 //! | `threads` | what threads meet in, so that a scheduler can take their place |
-//! | `open`, `checkpoint`, `verify` | the beginning, copies, and whether all is well |
+//! | `open`, `read_only`, `checkpoint`, `verify` | the beginning, also beside the owner; copies, and whether all is well |
 //! | [`backup`] | folders of backups that share what is equal; verify, restore, prune |
 //! | [`fs`] | the file system: real, in memory, faulty |
 
@@ -81,6 +81,8 @@ mod manifest;
 mod memtable;
 mod open;
 mod options;
+mod progress;
+mod read_only;
 mod slice;
 mod snapshot;
 mod state;
@@ -97,6 +99,7 @@ pub use db::{Database, Index, Ticket};
 pub use error::{Error, Result};
 pub use iter::Iter;
 pub use options::{Background, Durability, Options};
+pub use progress::Progress;
 pub use slice::{Key, Value};
 pub use snapshot::Snapshot;
 pub use stats::{LevelStats, Stats};

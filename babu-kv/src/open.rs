@@ -59,11 +59,13 @@ pub(crate) fn open(dir: &Path, options: Options) -> Result<Core> {
         flushed: version.flushed,
         indices: manifest.indices.values().copied().max().unwrap_or(0),
         memtable_bytes: options.memtable_bytes,
+        cuts: true,
     };
     let Replayed {
         waiting,
         active,
         last,
+        ..
     } = replay.run(&logs)?;
     files.remove_obsolete(&tables, &version, manifest.number());
     let next_segment = logs.last().map_or(version.log_number, |last| *last) + 1;
@@ -75,7 +77,8 @@ pub(crate) fn open(dir: &Path, options: Options) -> Result<Core> {
     Ok(Core::new(Opened {
         options,
         tables,
-        lock,
+        lock: Some(lock),
+        read_only: None,
         manifest,
         next_file,
         state,
@@ -120,14 +123,14 @@ fn create(tables: &Arc<Tables>) -> Result<()> {
 }
 
 /// The numbers of the files in a folder.
-struct Files {
-    logs: BTreeSet<u64>,
+pub(crate) struct Files {
+    pub logs: BTreeSet<u64>,
     tables: BTreeSet<u64>,
     manifests: BTreeSet<u64>,
 }
 
 impl Files {
-    fn list(tables: &Tables) -> Result<Files> {
+    pub(crate) fn list(tables: &Tables) -> Result<Files> {
         let names = tables.fs.list(&tables.dir).at("list", &tables.dir)?;
         let numbers =
             |parse: fn(&str) -> Option<u64>| names.iter().filter_map(|name| parse(name)).collect();
@@ -147,7 +150,7 @@ impl Files {
     }
 
     /// Everything that the manifest needs is there.
-    fn check(&self, tables: &Tables, version: &Version) -> Result<()> {
+    pub(crate) fn check(&self, tables: &Tables, version: &Version) -> Result<()> {
         if let Some(table) = version
             .tables()
             .find(|t| !self.tables.contains(&t.meta.number))

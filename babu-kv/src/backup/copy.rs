@@ -3,32 +3,40 @@
 use crate::{
     error::{Context, Error, Result},
     fs::{File, Fs, Open},
+    progress::Meter,
 };
-use std::path::Path;
+use std::{path::Path, sync::Arc};
 use xxhash_rust::xxh3::Xxh3;
 
 /// Bytes that are read and written at once.
-const CHUNK_BYTES: u64 = 1 << 20;
+pub(super) const CHUNK_BYTES: u64 = 1 << 20;
 
-/// An open file and what it is called in errors.
+/// The first `bytes` bytes of an open file, and what it is called in errors.
 pub(super) struct Source<'a> {
-    pub file: &'a dyn File,
+    pub file: Arc<dyn File>,
     pub path: &'a Path,
+    pub bytes: u64,
 }
 
 impl Source<'_> {
-    /// Hands out the file piece by piece; gives its XXH3-64. It must have `bytes` bytes.
-    fn read(&self, bytes: u64, mut take: impl FnMut(&[u8], u64) -> Result<()>) -> Result<u64> {
-        let length = self.file.len().at("measure", self.path)?;
+    /// Opens a file that must have `bytes` bytes.
+    pub(super) fn open<'a>(fs: &dyn Fs, path: &'a Path, bytes: u64) -> Result<Source<'a>> {
+        let file = fs.open(path, Open::Read).at("open", path)?;
+        let length = file.len().at("measure", path)?;
         if length != bytes {
             let what = format!("it has {length} bytes instead of {bytes}");
-            return Err(Error::corrupt(self.path, length.min(bytes), what));
+            return Err(Error::corrupt(path, length.min(bytes), what));
         }
+        Ok(Source { file, path, bytes })
+    }
+
+    /// Hands out the file piece by piece; gives its XXH3-64.
+    fn read(&self, mut take: impl FnMut(&[u8], u64) -> Result<()>) -> Result<u64> {
         let mut hasher = Xxh3::new();
-        let mut buffer = vec![0; bytes.min(CHUNK_BYTES) as usize];
+        let mut buffer = vec![0; self.bytes.min(CHUNK_BYTES) as usize];
         let mut at = 0;
-        while at < bytes {
-            let n = (bytes - at).min(CHUNK_BYTES);
+        while at < self.bytes {
+            let n = (self.bytes - at).min(CHUNK_BYTES);
             let chunk = &mut buffer[..n as usize];
             self.file.read_exact_at(chunk, at).at("read", self.path)?;
             hasher.update(chunk);
@@ -38,11 +46,22 @@ impl Source<'_> {
         Ok(hasher.digest())
     }
 
-    pub(super) fn hash(&self, bytes: u64) -> Result<u64> {
-        self.read(bytes, |_, _| Ok(()))
+    pub(super) fn hash(&self) -> Result<u64> {
+        self.read(|_, _| Ok(()))
     }
 
-    fn expect(&self, found: u64, hash: u64) -> Result<()> {
+    /// Hands out all of it piece by piece; the checksum must match.
+    pub(super) fn give(
+        &self,
+        hash: u64,
+        meter: &mut Meter<'_>,
+        mut take: impl FnMut(&[u8], u64) -> Result<()>,
+    ) -> Result<()> {
+        let found = self.read(|chunk, at| {
+            take(chunk, at)?;
+            meter.add(chunk.len() as u64);
+            Ok(())
+        })?;
         if found == hash {
             Ok(())
         } else {
@@ -51,18 +70,18 @@ impl Source<'_> {
         }
     }
 
-    /// Reads all of it: the length and the checksum must match.
-    pub(super) fn check(&self, bytes: u64, hash: u64) -> Result<()> {
-        self.expect(self.hash(bytes)?, hash)
-    }
-
     /// Copies it to the new file `to` and syncs that. What stays after an error is to be removed.
-    pub(super) fn copy(&self, bytes: u64, hash: u64, fs: &dyn Fs, to: &Path) -> Result<()> {
+    pub(super) fn copy(
+        &self,
+        hash: u64,
+        meter: &mut Meter<'_>,
+        fs: &dyn Fs,
+        to: &Path,
+    ) -> Result<()> {
         let target = fs.open(to, Open::CreateNew).at("create", to)?;
-        let found = self.read(bytes, |chunk, at| {
+        self.give(hash, meter, |chunk, at| {
             target.write_at(chunk, at).at("write", to)
         })?;
-        self.expect(found, hash)?;
         target.sync_data().at("sync", to)
     }
 }

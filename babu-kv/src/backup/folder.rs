@@ -47,6 +47,33 @@ pub(super) fn numbers(fs: &dyn Fs, dir: &Path) -> Result<BTreeSet<u64>> {
     Ok(numbers.collect())
 }
 
+/// The number that the next backup takes.
+pub(super) fn next_number(fs: &dyn Fs, dir: &Path) -> Result<u64> {
+    Ok(numbers(fs, dir)?.last().map_or(1, |last| last + 1))
+}
+
+/// Whether the content is there already. It got its name when it was whole.
+pub(super) fn has(fs: &dyn Fs, dir: &Path, name: &str, bytes: u64) -> Result<bool> {
+    let path = dir.join(name);
+    Ok(fs.exists(&path).at("look up", &path)? && fs.file_len(&path).at("measure", &path)? == bytes)
+}
+
+/// Lets `write` write and sync the content `name` under another name, and names it when it is whole.
+pub(super) fn take_in(
+    fs: &dyn Fs,
+    dir: &Path,
+    name: &str,
+    write: impl FnOnce(&Path) -> Result<()>,
+) -> Result<()> {
+    let part = dir.join(format::part_name(name));
+    let taken = write(&part).and_then(|()| fs.rename(&part, &dir.join(name)).at("rename", &part));
+    if taken.is_err() {
+        // The next backup removes what cannot be removed now.
+        let _ = fs.remove(&part);
+    }
+    taken
+}
+
 pub(super) fn load(fs: &dyn Fs, dir: &Path, number: u64) -> Result<Manifest> {
     let path = dir.join(format::manifest_name(number));
     if !fs.exists(&path).at("look up", &path)? {
@@ -92,6 +119,20 @@ pub fn list(fs: &dyn Fs, dir: &Path) -> Result<Vec<Result<Backup>>> {
     let numbers = numbers(fs, dir)?;
     let backup = |number| load(fs, dir, number).map(|manifest| manifest.backup());
     Ok(numbers.into_iter().map(backup).collect())
+}
+
+/// The names of all content files in the folder: what an incremental stream to here may leave out
+/// (see [`send`](super::send) and [`Database::backup_to`](crate::Database::backup_to)). None when
+/// the folder is missing.
+pub fn contents(fs: &dyn Fs, dir: &Path) -> Result<BTreeSet<String>> {
+    if !fs.exists(dir).at("look up", dir)? {
+        return Ok(BTreeSet::new());
+    }
+    let names = fs.list(dir).at("list", dir)?;
+    Ok(names
+        .into_iter()
+        .filter(|name| format::is_content(name))
+        .collect())
 }
 
 /// Removes all but the newest `keep` backups (at least one), and the files that none of those

@@ -30,6 +30,10 @@
 //! - One process at a time writes to a folder ([`Error::Locked`](crate::Error::Locked) otherwise);
 //!   [`list`], [`verify`] and [`restore`] only read, and do not need to write there.
 //!
+//! A backup can also travel as one stream, made by [`Database::backup_to`](crate::Database::backup_to)
+//! or from a folder by [`send`], and taken in by [`receive`] or [`restore_stream`]; `stream.rs` opens
+//! with its layout.
+//!
 //! ```
 //! use babu_kv::{Batch, Database, Durability, Options, backup, fs::RealFs};
 //!
@@ -58,9 +62,11 @@ mod folder;
 mod format;
 mod make;
 mod restore;
+mod stream;
 
-pub use folder::{Pruned, list, prune};
-pub use restore::{Report, restore, verify};
+pub use folder::{Pruned, contents, list, prune};
+pub use restore::{Report, restore, restore_with, verify, verify_with};
+pub use stream::{receive, restore_stream, send};
 
 /// One backup in a folder.
 #[derive(Clone, Debug, PartialEq, Eq)]

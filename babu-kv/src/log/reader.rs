@@ -28,6 +28,8 @@ pub(crate) struct Replayed {
     pub active: Arc<Memtable>,
     /// The last sequence number.
     pub last: u64,
+    /// Number and bytes of each segment that was taken in, without what is torn.
+    pub segments: Vec<(u64, u64)>,
 }
 
 pub(crate) struct Replay<'a> {
@@ -38,6 +40,8 @@ pub(crate) struct Replay<'a> {
     /// The number of the last index.
     pub indices: u32,
     pub memtable_bytes: usize,
+    /// Whether what is torn is cut. Otherwise it is left out, and stays where it is.
+    pub cuts: bool,
 }
 
 /// Why reading stopped before the end of a segment.
@@ -68,11 +72,16 @@ impl Replay<'_> {
             active: Memtable::new(),
             last: self.flushed,
         };
+        let mut taken = Vec::new();
         for (n, segment) in segments.iter().enumerate() {
             let path = self.path(*segment);
             let bytes = read_file(self.fs, &path)?;
-            match self.read(*segment, &bytes, limits[n], &mut progress)? {
+            let stop = self.read(*segment, &bytes, limits[n], &mut progress)?;
+            taken.push((*segment, bytes.len() as u64));
+            match stop {
                 Some(Stop::Break(offset, what)) if limits[n] == u64::MAX => {
+                    taken.pop();
+                    taken.push((*segment, kept_bytes(offset)));
                     self.cut(&segments[n..], &bytes, offset, what, progress.last)?;
                     break;
                 }
@@ -82,6 +91,18 @@ impl Replay<'_> {
                 Some(_) | None => {}
             }
         }
+        if self.cuts {
+            self.make_durable(segments)?;
+        }
+        Ok(Replayed {
+            waiting: progress.waiting,
+            active: Arc::new(progress.active),
+            last: progress.last,
+            segments: taken,
+        })
+    }
+
+    fn make_durable(&self, segments: &[u64]) -> Result<()> {
         for segment in segments {
             let path = self.path(*segment);
             if self.fs.exists(&path).at("look up", &path)? {
@@ -90,12 +111,7 @@ impl Replay<'_> {
             }
         }
         // Their names too: who wrote them may have been killed before it synced the folder.
-        self.fs.sync_dir(self.dir).at("sync", self.dir)?;
-        Ok(Replayed {
-            waiting: progress.waiting,
-            active: Arc::new(progress.active),
-            last: progress.last,
-        })
+        self.fs.sync_dir(self.dir).at("sync", self.dir)
     }
 
     /// For each segment the last sequence number that counts there, given the restart records of
@@ -284,18 +300,25 @@ impl Replay<'_> {
                 return Err(damaged());
             }
         }
+        if !self.cuts {
+            return Ok(());
+        }
         for segment in later.iter().rev() {
             let path = self.path(*segment);
             self.fs.remove(&path).at("remove", &path)?;
         }
         self.fs.sync_dir(self.dir).at("sync", self.dir)?;
-        let keep = if offset < SEGMENT_HEADER_BYTES {
-            0
-        } else {
-            offset as u64
-        };
         let file = self.fs.open(&path, Open::Write).at("open", &path)?;
-        file.set_len(keep).at("truncate", &path)
+        file.set_len(kept_bytes(offset)).at("truncate", &path)
+    }
+}
+
+/// Bytes that stay of a segment that breaks at `offset`.
+fn kept_bytes(offset: usize) -> u64 {
+    if offset < SEGMENT_HEADER_BYTES {
+        0
+    } else {
+        offset as u64
     }
 }
 

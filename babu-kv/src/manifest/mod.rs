@@ -93,6 +93,19 @@ impl Manifest {
         tables: &Arc<Tables>,
         rewrite_bytes: u64,
     ) -> Result<(Manifest, Version, u64)> {
+        Manifest::load(tables, Open::Write, rewrite_bytes)
+    }
+
+    /// The same, to read only: what is torn is left out, and stays where it is.
+    pub(crate) fn open_read_only(tables: &Arc<Tables>) -> Result<(Manifest, Version, u64)> {
+        Manifest::load(tables, Open::Read, u64::MAX)
+    }
+
+    fn load(
+        tables: &Arc<Tables>,
+        how: Open,
+        rewrite_bytes: u64,
+    ) -> Result<(Manifest, Version, u64)> {
         let current = tables.dir.join(format::CURRENT);
         let number = format::decode_current(&read_file(&*tables.fs, &current)?);
         let number =
@@ -121,7 +134,7 @@ impl Manifest {
                 first_record_bytes = end as u64;
             }
         }
-        let file = tables.fs.open(&path, Open::Write).at("open", &path)?;
+        let file = tables.fs.open(&path, how).at("open", &path)?;
         if at < bytes.len() || at == 0 {
             if at == 0
                 || (at + 1..bytes.len())
@@ -129,8 +142,10 @@ impl Manifest {
             {
                 return Err(Error::corrupt(&path, at as u64, "a record does not check"));
             }
-            file.set_len(at as u64).at("truncate", &path)?;
-            file.sync_data().at("sync", &path)?;
+            if how == Open::Write {
+                file.set_len(at as u64).at("truncate", &path)?;
+                file.sync_data().at("sync", &path)?;
+            }
         }
         let manifest = Manifest {
             number,

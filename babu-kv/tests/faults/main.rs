@@ -1,6 +1,9 @@
-//! What happens when the file system fails, the machine stops, or bytes decay; also to backups.
+//! What happens when the file system fails, the machine stops, or bytes decay; also to backups; and what
+//! somebody sees who reads beside the owner.
 
 mod backup;
 mod decay;
 mod failures;
+mod online;
 mod scenario;
+mod stream;
