@@ -90,7 +90,7 @@ install_tools() {
     if [ "$(id -u)" != 0 ]; then echo "run the tests as root: they mount file systems"; return 1; fi
     local missing=() pair
     for pair in cc:gcc fusermount3:fuse3 setfattr:attr setfacl:acl sqlite3:sqlite3 rsync:rsync git:git \
-        mkfs.ext4:e2fsprogs mount:mount fallocate:util-linux diff:diffutils find:findutils; do
+        mkfs.ext4:e2fsprogs mount:mount fallocate:util-linux diff:diffutils find:findutils strace:strace valgrind:valgrind; do
         command -v "${pair%%:*}" >/dev/null || missing+=("${pair##*:}")
     done
     [ -e /usr/include/sys/acl.h ] || missing+=(libacl1-dev)
@@ -136,6 +136,16 @@ while read -r folder program; do
     step "${crate:-xtfs}-$name" 900 env -C "$folder" "$program"
 done <"$logs/programs"
 step doctests 600 cargo test --workspace --doc --locked
+step babu-kv-schedules 600 cargo test -p babu-kv --features shuttle --test schedules --locked
+# Where there is unsafe code: the unit tests of those modules, and a little of all the rest.
+memcheck() {
+    local program=$(sed -n "s|^$PWD/babu-kv \(.*/$1-[0-9a-f]*\)$|\1|p" "$logs/programs")
+    shift
+    PROPTEST_CASES=8 valgrind -q --error-exitcode=1 --fair-sched=yes "${program:-false}" "$@"
+}
+export -f memcheck
+export logs
+step babu-kv-memcheck 300 bash -c 'memcheck babu_kv memtable && memcheck model'
 
 for name in layering simulation cleanliness command desktop corruption full_disk kill pjdfstest fsx lossy; do
     program=$(sed -n "s|^$PWD/tests \(.*/$name-[0-9a-f]*\)$|\1|p" "$logs/programs")

@@ -298,7 +298,7 @@ fn run(steps: Vec<Step>, options: Options) {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 400, failure_persistence: None, max_shrink_iters: 4_000, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { failure_persistence: None, max_shrink_iters: 4_000, ..ProptestConfig::default() })]
 
     #[test]
     fn the_database_is_a_map(steps in proptest::collection::vec(step(), 1..150), options in options()) {

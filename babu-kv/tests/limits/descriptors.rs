@@ -1,0 +1,117 @@
+//! A process that may open few files.
+
+use crate::process;
+use babu_kv::{Batch, Database, Durability, Error, Index, Options};
+use std::{
+    collections::BTreeSet,
+    fs::File,
+    path::Path,
+    sync::atomic::{AtomicBool, Ordering::SeqCst},
+    thread,
+};
+
+fn options() -> Options {
+    Options {
+        memtable_bytes: 16 << 10,
+        table_bytes: 4 << 10,
+        level0_tables: 2,
+        level1_bytes: 64 << 10,
+        compression: 0,
+        ..Options::default()
+    }
+}
+
+fn value(n: u32) -> Vec<u8> {
+    n.to_be_bytes().repeat(50)
+}
+
+fn open(folder: &Path) -> (Database, Index) {
+    let database = Database::open(&folder.join("database"), options()).unwrap();
+    let index = database.index("index").unwrap();
+    (database, index)
+}
+
+fn expect(database: &Database, index: &Index, written: &BTreeSet<u32>) {
+    for n in written {
+        let found = database.get(index, &n.to_be_bytes()).unwrap();
+        assert!(found.as_deref() == Some(&value(*n)), "{n} is lost");
+    }
+    let walked = database.prefix(index, b"").map(|e| e.unwrap().0.to_vec());
+    assert!(walked.eq(written.iter().map(|n| n.to_be_bytes().to_vec())));
+}
+
+/// Runs a test with room for so many descriptors, in a process of its own.
+fn with_descriptors(test: &str, count: u32) {
+    let dir = tempfile::tempdir().unwrap();
+    let limit = format!("ulimit -n {count}; exec \"$0\" \"$@\"");
+    process::again(test, dir.path(), &["sh", "-c", &limit], &[]);
+}
+
+/// Takes all descriptors that there are, and lets go of them; until stopped.
+fn hog(stop: &AtomicBool) {
+    while !stop.load(SeqCst) {
+        let more = || File::open("/dev/null").ok();
+        let taken: Vec<File> = std::iter::from_fn(more).collect();
+        thread::yield_now();
+        drop(taken);
+        thread::yield_now();
+    }
+}
+
+fn write_beside_a_hog(folder: &Path) {
+    let (database, index) = open(folder);
+    let mut written = BTreeSet::new();
+    let mut failures = 0;
+    let stop = AtomicBool::new(false);
+    thread::scope(|scope| {
+        scope.spawn(|| hog(&stop));
+        let mut n = 0u32;
+        while failures < 20 || n < 2_000 {
+            let mut batch = Batch::new();
+            batch.put(&index, &n.to_be_bytes(), &value(n));
+            let result = database.commit(batch).and_then(|ticket| {
+                written.insert(n);
+                if n.is_multiple_of(8) {
+                    ticket.wait_durable()
+                } else {
+                    Ok(())
+                }
+            });
+            let read = database.get(&index, &(n / 2).to_be_bytes());
+            if let Ok(found) = &read {
+                let expected = written.contains(&(n / 2)).then(|| value(n / 2));
+                assert!(found.as_deref() == expected.as_deref(), "{n}");
+            }
+            let walked = database.prefix(&index, b"").take(5).find_map(Result::err);
+            let errors = [result.err(), read.err(), walked];
+            for error in errors.into_iter().flatten() {
+                assert!(matches!(error, Error::Io { .. }), "{error}");
+                failures += 1;
+            }
+            n += 1;
+        }
+        stop.store(true, SeqCst);
+    });
+    let mut batch = Batch::new();
+    let last = u32::MAX;
+    batch.put(&index, &last.to_be_bytes(), &value(last));
+    database.write(batch, Durability::Synced).unwrap();
+    written.insert(last);
+    expect(&database, &index, &written);
+    database.flush().unwrap();
+    database.verify().unwrap();
+    database.close().unwrap();
+    let (database, index) = open(folder);
+    expect(&database, &index, &written);
+}
+
+#[test]
+fn without_descriptors_calls_fail_cleanly_and_work_again_afterwards() {
+    match process::folder() {
+        Some(folder) => write_beside_a_hog(&folder),
+        None => with_descriptors(
+            "descriptors::without_descriptors_calls_fail_cleanly_and_work_again_afterwards",
+            128,
+        ),
+    }
+}
