@@ -7,6 +7,10 @@
 //! | `log` | leading writer | leadership (the mutex is never contended) |
 //! | `manifest` | flush, compaction, `index` | its mutex, also over the sync of the manifest; writers and readers never take it |
 //!
+//! Nobody waits for a sync or for the creation of a file while leading: segments are made ahead
+//! (`log/spare.rs`). Exceptions are those in which writers could not go on anyway: no spare is there
+//! when the log must go on in another segment, or a sync has failed.
+//!
 //! Order of locks: leadership, `log`, `flushing` or `compacting`, `manifest`, `state`, and inside
 //! `SyncPoint` its own.
 
@@ -17,6 +21,7 @@ use crate::{
     fs::Lock,
     log::{
         format,
+        spare::Spares,
         writer::{LogWriter, Request, Written},
     },
     manifest::{Manifest, edit::Edit},
@@ -51,6 +56,7 @@ pub(crate) struct Core {
     pub manifest: Mutex<Manifest>,
     pub next_file: AtomicU64,
     pub syncs: SyncPoint,
+    pub spares: Spares,
     pub work: Work,
     pub flushing: Mutex<()>,
     pub compacting: Mutex<crate::compact::Places>,
@@ -107,18 +113,14 @@ impl Core {
             last,
             next_segment,
         } = opened;
-        let log = LogWriter::new(
-            tables.fs.clone(),
-            tables.dir.clone(),
-            next_segment,
-            last + 1,
-        );
+        let spares = Spares::new(tables.fs.clone(), tables.dir.clone(), next_segment);
         Core {
             options,
             index_count: AtomicU32::new(manifest.indices.values().copied().max().unwrap_or(0)),
             manifest: Mutex::new(manifest),
             next_file: AtomicU64::new(next_file),
             syncs: SyncPoint::new(last),
+            spares,
             work: Work::default(),
             flushing: Mutex::default(),
             compacting: Mutex::default(),
@@ -127,7 +129,7 @@ impl Core {
             state: RwLock::new(Arc::new(state)),
             visible: AtomicU64::new(last),
             writers: Writers::default(),
-            log: Mutex::new(log),
+            log: Mutex::new(LogWriter::new(last + 1)),
             log_restarts: AtomicU64::new(0),
             closed: AtomicBool::new(false),
             released: AtomicBool::new(false),
@@ -249,7 +251,7 @@ impl Core {
             self.restart(log)?;
         }
         if log.segment().is_none() {
-            let segment = log.rotate()?;
+            let segment = log.rotate(&self.spares)?;
             self.syncs.add_segment(segment);
         }
         Ok(())
@@ -257,7 +259,7 @@ impl Core {
 
     fn restart(&self, log: &mut LogWriter) -> Result<()> {
         let (durable, records) = self.syncs.undurable();
-        let segment = log.restart(durable, &records)?;
+        let segment = log.restart(&self.spares, &*self.tables.fs, durable, &records)?;
         self.log_restarts.fetch_add(1, AcqRel);
         self.syncs.restarted(segment);
         Ok(())
@@ -291,7 +293,7 @@ impl Core {
         if log.poisoned {
             self.restart(log)?;
         }
-        let segment = log.rotate()?;
+        let segment = log.rotate(&self.spares)?;
         let next_log = segment.number;
         self.syncs.add_segment(segment);
         self.change_state(|state| {
@@ -352,6 +354,7 @@ impl Core {
     /// this call and is not in tables. It is durable, and they do not change any more.
     pub(crate) fn close_log(&self) -> Result<Closed> {
         for _ in 0..CLOSE_ATTEMPTS {
+            self.spares.prepare()?;
             let (closed, restarts) = self.rotate_log()?;
             self.syncs.wait(self, closed.sequence)?;
             // After a failed sync a newer segment repeats what closed ones may have lost.
@@ -368,7 +371,7 @@ impl Core {
         let mut log = self.log.lock();
         self.make_log_ready(&mut log)?;
         if !log.is_fresh() {
-            let segment = log.rotate()?;
+            let segment = log.rotate(&self.spares)?;
             self.syncs.add_segment(segment);
         }
         let closed = Closed {
@@ -442,6 +445,12 @@ impl Core {
 
     pub(crate) fn visible(&self) -> u64 {
         self.visible.load(Acquire)
+    }
+
+    /// Tells the threads to end.
+    pub(crate) fn stop(&self) {
+        self.work.stop();
+        self.spares.stop();
     }
 
     /// Ends the log and lets go of the folder. Background threads have ended. Only the first call

@@ -90,10 +90,11 @@ impl Database {
     pub fn open(dir: &Path, options: Options) -> Result<Database> {
         let core = Arc::new(crate::open::open(dir, options)?);
         let threads = match core.options.background {
-            Background::Threads => worker::start(&core).inspect_err(|_| core.work.stop())?,
+            Background::Threads => worker::start(&core).inspect_err(|_| core.stop())?,
             Background::Inline => Vec::new(),
         };
         core.work.wake_flush();
+        core.spares.wake();
         Ok(Database(Arc::new(Handle {
             core,
             threads: Mutex::new(threads),
@@ -319,7 +320,7 @@ impl Database {
 
 impl Handle {
     fn shut_down(&self) -> Result<()> {
-        self.core.work.stop();
+        self.core.stop();
         for thread in self.threads.lock().drain(..) {
             // A panic of the thread was reported when it happened.
             let _ = thread.join();

@@ -6,7 +6,7 @@ use std::sync::Arc;
 /// Who does flushes and compactions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Background {
-    /// Two threads of the database, ended by `close` or the drop of the last clone.
+    /// Three threads of the database, ended by `close` or the drop of the last clone.
     Threads,
     /// The thread that commits, before its call returns. No threads at all and the same file-system
     /// calls at every run: for simulation and tests.

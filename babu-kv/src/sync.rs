@@ -1,26 +1,47 @@
 //! Which batches are durable, and who makes them so.
 //!
 //! *Written* and *durable* are two counters. Whoever wants a batch durable and finds nobody syncing
-//! becomes the leader: it syncs all that is written by then, without a lock, and wakes those who
-//! came meanwhile; one of them leads for all of them. After a failed sync the kernel may have
+//! leads: it syncs all that is written by then, without a lock. Those who come meanwhile sleep, each
+//! on its own; when the sync ends, exactly those that it served are woken, and the first of the
+//! others leads for them.
+//!
+//! One sync is in flight at a time. With two, a failed write-back would be reported to one of them
+//! only, and the other would acknowledge what is lost. After a failed sync the kernel may have
 //! dropped the bytes and call the file clean, so that the segment is never synced again: what was
 //! not durable is repeated in a new one.
+//!
+//! Writers that were just served mostly come back at once. A leader that starts too early leaves
+//! them to the next sync, and each sync serves half of the writers. So it gives those that it
+//! expects a fraction of the time of a sync to come.
 
 use crate::{
     core::Core,
-    error::{Error, Result},
+    error::Result,
     log::writer::{Segment, Written},
     threads::{
-        Condvar, Mutex,
+        Condvar, HAVE_TIME, Mutex,
         atomic::{AtomicU64, Ordering::Acquire, Ordering::Release},
     },
 };
-use std::{collections::VecDeque, sync::Arc};
+use std::{
+    collections::VecDeque,
+    mem,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+/// A leader waits for writers up to this part of the time that the last sync took.
+const GATHER_PART: u32 = 4;
+/// And no longer than this.
+const GATHER_MAX: Duration = Duration::from_millis(1);
+/// Less is not worth a wait.
+const GATHER_MIN: Duration = Duration::from_micros(20);
 
 #[derive(Default)]
 pub(crate) struct SyncPoint {
     inner: Mutex<Inner>,
-    done: Condvar,
+    /// The leader that gathers waits here.
+    gathered: Condvar,
     durable: AtomicU64,
 }
 
@@ -34,8 +55,59 @@ struct Inner {
     segments: Vec<Arc<Segment>>,
     syncing: bool,
     poisoned: bool,
-    failures: u64,
-    error: Option<Error>,
+    /// In the order in which they came; as many as there are threads that wait.
+    waiting: VecDeque<Arc<Sleeper>>,
+    /// Writers that the next sync may serve, if all come back.
+    expected: usize,
+    /// Time that the last sync took.
+    last: Duration,
+}
+
+/// A writer that waits for a sync.
+struct Sleeper {
+    sequence: u64,
+    turn: Mutex<Option<Turn>>,
+    wake: Condvar,
+}
+
+/// What a sleeper is woken for.
+enum Turn {
+    Leads,
+    Done(Result<()>),
+}
+
+impl Sleeper {
+    fn wake(&self, turn: Turn) {
+        *self.turn.lock() = Some(turn);
+        self.wake.notify_one();
+    }
+
+    fn sleep(&self) -> Turn {
+        let mut turn = self.turn.lock();
+        loop {
+            if let Some(turn) = turn.take() {
+                return turn;
+            }
+            self.wake.wait(&mut turn);
+        }
+    }
+}
+
+impl Inner {
+    /// Takes out the batches up to `durable`, to be dropped without the lock.
+    fn forget(&mut self, durable: u64) -> VecDeque<(u64, Arc<[u8]>)> {
+        let count = self.undurable.partition_point(|(last, _)| *last <= durable);
+        let rest = self.undurable.split_off(count);
+        mem::replace(&mut self.undurable, rest)
+    }
+
+    fn take_served(&mut self, durable: u64) -> VecDeque<Arc<Sleeper>> {
+        let (served, waiting): (VecDeque<_>, _) = mem::take(&mut self.waiting)
+            .into_iter()
+            .partition(|sleeper| sleeper.sequence <= durable);
+        self.waiting = waiting;
+        served
+    }
 }
 
 impl SyncPoint {
@@ -70,20 +142,19 @@ impl SyncPoint {
     pub(crate) fn flushed(&self, sequence: u64, log_number: u64) {
         let mut inner = self.inner.lock();
         inner.segments.retain(|s| s.number >= log_number);
-        self.advance(&mut inner, sequence);
-        self.done.notify_all();
+        let durable = self.advance(sequence);
+        let forgotten = inner.forget(durable);
+        let served = inner.take_served(durable);
+        drop(inner);
+        served.iter().for_each(|s| s.wake(Turn::Done(Ok(()))));
+        drop(forgotten);
     }
 
-    fn advance(&self, inner: &mut Inner, sequence: u64) {
+    /// Only under the lock.
+    fn advance(&self, sequence: u64) -> u64 {
         let durable = self.durable().max(sequence);
         self.durable.store(durable, Release);
-        while inner
-            .undurable
-            .front()
-            .is_some_and(|(last, _)| *last <= durable)
-        {
-            inner.undurable.pop_front();
-        }
+        durable
     }
 
     /// The durable number, and the records after it.
@@ -112,26 +183,46 @@ impl SyncPoint {
             return Ok(());
         }
         let mut inner = self.inner.lock();
-        let failures = inner.failures;
-        loop {
-            if self.durable() >= sequence {
-                return Ok(());
-            }
-            if inner.failures != failures {
-                return Err(inner.error.clone().unwrap_or(Error::Closed));
-            }
-            if !inner.syncing {
-                break;
-            }
-            self.done.wait(&mut inner);
+        if self.durable() >= sequence {
+            return Ok(());
         }
-        inner.syncing = true;
+        if inner.syncing {
+            let sleeper = Arc::new(Sleeper {
+                sequence,
+                turn: Mutex::default(),
+                wake: Condvar::new(),
+            });
+            inner.waiting.push_back(sleeper.clone());
+            if inner.waiting.len() + 1 == inner.expected {
+                self.gathered.notify_one();
+            }
+            drop(inner);
+            if let Turn::Done(result) = sleeper.sleep() {
+                return result;
+            }
+        } else {
+            inner.syncing = true;
+            drop(inner);
+        }
+        self.lead(core)
+    }
+
+    /// Syncs all that is written, and wakes those that it served.
+    fn lead(&self, core: &Core) -> Result<()> {
+        let mut inner = self.inner.lock();
+        let patience = (inner.last / GATHER_PART).min(GATHER_MAX);
+        if HAVE_TIME && patience >= GATHER_MIN && inner.waiting.len() + 1 < inner.expected {
+            self.gathered.wait_for(&mut inner, patience);
+        }
         let (segments, written, poisoned) = (inner.segments.clone(), inner.written, inner.poisoned);
         drop(inner);
+        let start = Instant::now();
         let result = self.sync(core, &segments, written, poisoned);
+        let took = start.elapsed();
         let mut inner = self.inner.lock();
-        inner.syncing = false;
-        match &result {
+        inner.last = took;
+        let mut forgotten = VecDeque::new();
+        let (served, next) = match &result {
             Ok(written) => {
                 // The last one was still written to while it was synced, also if it is closed by
                 // now.
@@ -139,15 +230,25 @@ impl SyncPoint {
                 inner
                     .segments
                     .retain(|s| !closed.iter().any(|t| Arc::ptr_eq(s, t)));
-                self.advance(&mut inner, *written);
+                let durable = self.advance(*written);
+                forgotten = inner.forget(durable);
+                let served = inner.take_served(durable);
+                (served, inner.waiting.pop_front())
             }
-            Err(error) => {
-                inner.failures += 1;
-                inner.error = Some(error.clone());
-            }
+            Err(_) => (mem::take(&mut inner.waiting), None),
+        };
+        inner.syncing = next.is_some();
+        inner.expected = 1 + served.len() + inner.waiting.len() + usize::from(next.is_some());
+        drop(inner);
+        if let Some(next) = next {
+            next.wake(Turn::Leads);
         }
-        self.done.notify_all();
-        result.map(drop)
+        let result = result.map(drop);
+        for sleeper in served {
+            sleeper.wake(Turn::Done(result.clone()));
+        }
+        drop(forgotten);
+        result
     }
 
     /// Syncs segments from old to new; gives the number that is durable then.

@@ -10,6 +10,9 @@ pub(crate) use parking_lot::{Condvar, Mutex, RwLock};
 #[cfg(not(feature = "shuttle"))]
 pub(crate) use std::{sync::atomic, thread};
 
+/// Whether a wait can end because time has passed. Under the scheduler there is none.
+pub(crate) const HAVE_TIME: bool = cfg!(not(feature = "shuttle"));
+
 #[cfg(feature = "shuttle")]
 pub(crate) use scheduled::{Condvar, Mutex, RwLock};
 #[cfg(feature = "shuttle")]

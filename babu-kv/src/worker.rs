@@ -85,7 +85,7 @@ impl Work {
     }
 }
 
-/// Starts the two threads.
+/// Starts the three threads.
 pub(crate) fn start(core: &Arc<Core>) -> Result<Vec<JoinHandle<()>>> {
     let spawn = |name: &str, body: fn(&Core)| {
         let (core, dir) = (core.clone(), core.tables.dir.clone());
@@ -95,6 +95,7 @@ pub(crate) fn start(core: &Arc<Core>) -> Result<Vec<JoinHandle<()>>> {
         started.map_err(|e| Error::io("start a thread for", &dir, e))
     };
     Ok(vec![
+        spawn("babu-log", |core| core.spares.keep_ready())?,
         spawn("babu-flush", flush_loop)?,
         spawn("babu-compact", compact_loop)?,
     ])

@@ -2,4 +2,5 @@
 
 pub(crate) mod format;
 pub(crate) mod reader;
+pub(crate) mod spare;
 pub(crate) mod writer;

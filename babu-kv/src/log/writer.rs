@@ -1,10 +1,13 @@
 //! Appends to the log. Only the leading writer uses it (see `commit.rs`), so that nothing here
 //! waits for anyone.
 
-use super::format::{self, SEGMENT_HEADER_BYTES};
+use super::{
+    format::{self, SEGMENT_HEADER_BYTES},
+    spare::Spares,
+};
 use crate::{
     error::{Context, Error, Result},
-    fs::{File, Fs, Open},
+    fs::{File, Fs},
     threads::atomic::{AtomicBool, Ordering::Relaxed},
 };
 use std::{path::PathBuf, sync::Arc};
@@ -20,14 +23,35 @@ pub(crate) struct Segment {
 }
 
 impl Segment {
-    /// Makes the segment durable as far as it is written.
-    pub(crate) fn sync(&self, fs: &dyn Fs) -> Result<()> {
+    pub(crate) fn new(number: u64, path: PathBuf, file: Arc<dyn File>) -> Segment {
+        Segment {
+            number,
+            path,
+            file,
+            named: AtomicBool::new(false),
+        }
+    }
+
+    /// Makes its name durable.
+    pub(crate) fn make_named(&self, fs: &dyn Fs) -> Result<()> {
         if !self.named.load(Relaxed) {
             let dir = self.path.parent().unwrap_or(&self.path);
             fs.sync_dir(dir).at("sync", dir)?;
             self.named.store(true, Relaxed);
         }
+        Ok(())
+    }
+
+    /// Makes the segment durable as far as it is written.
+    pub(crate) fn sync(&self, fs: &dyn Fs) -> Result<()> {
+        self.make_named(fs)?;
         self.file.sync_data().at("sync", &self.path)
+    }
+
+    /// Removes a segment that holds no batch. What cannot be removed now does no harm: the next
+    /// flush after it or the next open removes it.
+    pub(crate) fn remove(&self, fs: &dyn Fs) {
+        let _ = fs.remove(&self.path);
     }
 }
 
@@ -53,13 +77,10 @@ impl Written {
     }
 }
 
-#[derive(Debug)]
 pub(crate) struct LogWriter {
-    fs: Arc<dyn Fs>,
-    dir: PathBuf,
     segment: Option<Arc<Segment>>,
+    /// Bytes written to the segment. Its header goes with the first record.
     offset: u64,
-    next_segment: u64,
     next_sequence: u64,
     /// The current segment cannot be trusted: what is not durable must be repeated in a new one
     /// before anything else is written.
@@ -71,18 +92,10 @@ pub(crate) struct LogWriter {
 const SEQUENCE_MAX: u64 = 1 << 60;
 
 impl LogWriter {
-    pub(crate) fn new(
-        fs: Arc<dyn Fs>,
-        dir: PathBuf,
-        next_segment: u64,
-        next_sequence: u64,
-    ) -> LogWriter {
+    pub(crate) fn new(next_sequence: u64) -> LogWriter {
         LogWriter {
-            fs,
-            dir,
             segment: None,
             offset: 0,
-            next_segment,
             next_sequence,
             poisoned: false,
             gathered: Vec::new(),
@@ -95,60 +108,47 @@ impl LogWriter {
 
     /// Whether nothing was written to the current segment yet.
     pub(crate) fn is_fresh(&self) -> bool {
-        self.segment.is_some() && self.offset <= SEGMENT_HEADER_BYTES as u64
+        self.segment.is_some() && self.offset == 0
     }
 
-    /// Starts a new segment; batches go there from now on.
-    pub(crate) fn rotate(&mut self) -> Result<Arc<Segment>> {
-        let (segment, offset) = self.create(&[])?;
-        self.install(segment, offset)
+    /// Goes on in another segment.
+    pub(crate) fn rotate(&mut self, spares: &Spares) -> Result<Arc<Segment>> {
+        let segment = spares.take(self.segment.as_ref().map_or(0, |s| s.number))?;
+        self.segment = Some(segment.clone());
+        self.offset = 0;
+        Ok(segment)
     }
 
-    /// Starts a new segment that repeats `records`, which are those with numbers after `durable`.
-    /// Earlier segments count up to there only.
-    pub(crate) fn restart(&mut self, durable: u64, records: &[Arc<[u8]>]) -> Result<Arc<Segment>> {
+    /// Goes on in another segment that repeats `records`, which are those with numbers after
+    /// `durable`. Earlier segments count up to there only.
+    pub(crate) fn restart(
+        &mut self,
+        spares: &Spares,
+        fs: &dyn Fs,
+        durable: u64,
+        records: &[Arc<[u8]>],
+    ) -> Result<Arc<Segment>> {
         let mut record = format::restart(durable, records.iter().map(|r| &**r));
         if u32::try_from(record.len()).is_err() {
             return Err(Error::invalid("too many batches are not durable yet"));
         }
+        let segment = spares.take(self.segment.as_ref().map_or(0, |s| s.number))?;
         format::seal(
             &mut record,
-            self.next_segment,
+            segment.number,
             SEGMENT_HEADER_BYTES as u64,
             durable,
         );
-        let (segment, offset) = self.create(&record)?;
-        self.poisoned = false;
-        self.install(segment, offset)
-    }
-
-    fn install(&mut self, segment: Arc<Segment>, offset: u64) -> Result<Arc<Segment>> {
-        self.segment = Some(segment.clone());
-        self.offset = offset;
-        Ok(segment)
-    }
-
-    fn create(&mut self, first: &[u8]) -> Result<(Arc<Segment>, u64)> {
-        let number = self.next_segment;
-        // The number is not used again, also when this fails half way.
-        self.next_segment += 1;
-        let path = self.dir.join(format::segment_name(number));
-        let file = self.fs.open(&path, Open::CreateNew).at("create", &path)?;
-        let start = [&format::segment_header(number), first].concat();
-        if let Err(e) = file.write_at(&start, 0) {
+        let start = [&format::segment_header(segment.number), record.as_slice()].concat();
+        if let Err(e) = segment.file.write_at(&start, 0) {
             // What stays of it has no whole record, so that the next open takes it for what it is.
-            let _ = self.fs.remove(&path);
-            return Err(Error::io("write", &path, e));
+            segment.remove(fs);
+            return Err(Error::io("write", &segment.path, e));
         }
-        Ok((
-            Arc::new(Segment {
-                number,
-                path,
-                file,
-                named: AtomicBool::new(false),
-            }),
-            start.len() as u64,
-        ))
+        self.poisoned = false;
+        self.segment = Some(segment.clone());
+        self.offset = start.len() as u64;
+        Ok(segment)
     }
 
     /// Numbers and writes the batches, all in one write. `durable` is the highest sequence number
@@ -163,7 +163,7 @@ impl LogWriter {
             return Err(Error::Closed);
         };
         let mut sequence = self.next_sequence;
-        let mut offset = self.offset;
+        let mut offset = self.offset.max(SEGMENT_HEADER_BYTES as u64);
         let mut place = |request: &mut Request| {
             format::number(&mut request.record, sequence, request.count);
             format::seal(&mut request.record, segment.number, offset, durable);
@@ -214,13 +214,21 @@ impl LogWriter {
             return Ok(());
         };
         let mut record = format::end();
-        format::seal(&mut record, segment.number, self.offset, durable);
+        let offset = self.offset.max(SEGMENT_HEADER_BYTES as u64);
+        format::seal(&mut record, segment.number, offset, durable);
         self.append(&record)
     }
 
-    fn append(&mut self, bytes: &[u8]) -> Result<()> {
+    fn append(&mut self, records: &[u8]) -> Result<()> {
         let Some(segment) = &self.segment else {
             return Err(Error::Closed);
+        };
+        let with_header;
+        let bytes = if self.offset == 0 {
+            with_header = [&format::segment_header(segment.number), records].concat();
+            &with_header
+        } else {
+            records
         };
         if let Err(e) = segment.file.write_at(bytes, self.offset) {
             // Whatever part was written must not be taken for a record, nor stand before the next

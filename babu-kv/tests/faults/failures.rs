@@ -196,7 +196,7 @@ fn a_failed_sync_is_never_repeated_on_the_same_bytes() {
     };
     put(0).wait_durable().unwrap();
     let ticket = put(1);
-    // The sync of the segment, and then the header of the new one.
+    // The sync of the segment, and then the creation of the new one.
     faulty.arm(Some(Fault {
         at: 0,
         count: 2,
@@ -248,10 +248,10 @@ fn a_segment_that_is_left_during_its_sync_is_synced_again() {
             if late.lock().unwrap().is_some() {
                 return;
             }
-            // The write of `late`; then a rotation (name and header of the new segment) and the
-            // write of `next`. The flush fails.
+            // The write of `late`; then a rotation (the name of the new segment) and the write of
+            // `next`. The flush fails.
             faulty.arm(Some(Fault {
-                at: 4,
+                at: 3,
                 count: u64::MAX,
                 kind: ErrorKind::Other,
                 changes_only: true,
