@@ -5,6 +5,7 @@ use crate::{
     coding::{Decoder, number_in, put_varint, u32_at, u64_at},
     manifest::edit::Edit,
 };
+use std::collections::BTreeSet;
 use xxhash_rust::xxh3::xxh3_64;
 
 pub(super) const LOCK: &str = "LOCK";
@@ -139,6 +140,12 @@ impl Manifest {
         let edit = Edit::decode(body.get(d.position()..)?)?;
         // Without these nothing can be made of the tables.
         edit.log_number.and(edit.flushed).and(edit.next_file)?;
+        let mut numbers = BTreeSet::new();
+        let once = edit.added.iter().all(|(_, t)| numbers.insert(t.number))
+            && logs.windows(2).all(|pair| pair[0].number < pair[1].number);
+        if !once {
+            return None;
+        }
         Some(Manifest {
             number,
             time,

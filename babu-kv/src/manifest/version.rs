@@ -3,7 +3,10 @@
 
 use super::edit::Edit;
 use crate::table::{Table, Tables};
-use std::{collections::BTreeMap, sync::Arc};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
 
 /// Level 0 holds flushed memtables, which may overlap; the tables of any other level do not.
 pub(crate) const LEVELS: usize = 7;
@@ -48,6 +51,10 @@ impl Version {
             {
                 return Err("tables of one level overlap");
             }
+        }
+        let mut numbers = BTreeSet::new();
+        if !next.tables().all(|t| numbers.insert(t.meta.number)) {
+            return Err("an edit adds a table that is there already");
         }
         next.log_number = edit.log_number.unwrap_or(next.log_number);
         next.flushed = edit.flushed.unwrap_or(next.flushed);

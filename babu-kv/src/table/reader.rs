@@ -17,6 +17,7 @@ pub(crate) struct Reader {
     number: u64,
     path: PathBuf,
     file: Arc<dyn File>,
+    size: u64,
     index: Index,
     filter: Vec<u8>,
     tombstones: Tombstones,
@@ -47,6 +48,7 @@ impl Reader {
             number,
             path,
             file,
+            size,
             index: Index::default(),
             filter: Vec::new(),
             tombstones: Tombstones::default(),
@@ -193,11 +195,12 @@ impl Reader {
 
     fn stored(&self, handle: Handle) -> Result<Arc<[u8]>> {
         let length = handle.length as usize;
-        if length > CONTENT_BYTES_MAX {
+        let end = handle.offset.checked_add(u64::from(handle.length));
+        if length > CONTENT_BYTES_MAX || end.is_none_or(|end| end > self.size) {
             return Err(Error::corrupt(
                 &self.path,
-                handle.offset,
-                "the length of the block is out of range",
+                handle.offset.min(self.size),
+                "a block is said to lie where no block can be",
             ));
         }
         let mut stored: Arc<[u8]> = repeat_n(0, length).collect();
