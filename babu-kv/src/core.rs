@@ -59,7 +59,7 @@ pub(crate) struct Core {
     pub spares: Spares,
     pub work: Work,
     pub flushing: Mutex<()>,
-    pub compacting: Mutex<crate::compact::Places>,
+    pub compacting: Mutex<()>,
     pub counters: Counters,
     state: RwLock<Arc<State>>,
     visible: AtomicU64,
@@ -231,6 +231,7 @@ impl Core {
         let batches = || std::iter::once(&first).chain(&others);
         self.syncs.wrote(batches());
         let active = self.state().active.clone();
+        let deletes = active.deletes();
         for batch in batches() {
             // The records were encoded by `Batch`.
             let taken = active.apply(&batch.record, batch.sequence, batch.count);
@@ -238,6 +239,9 @@ impl Core {
         }
         let last = others.last().unwrap_or(&first).last();
         self.visible.store(last, Release);
+        if self.is_idle_flush_useful(active.deletes()) && !self.is_idle_flush_useful(deletes) {
+            self.work.wake_idle();
+        }
         self.counters
             .commits
             .fetch_add(1 + others.len() as u64, Relaxed);
@@ -301,6 +305,17 @@ impl Core {
             state.waiting.insert(0, Waiting { memtable, next_log });
         });
         self.work.wake_flush();
+        Ok(())
+    }
+
+    /// Rotates the memtable unless a full one waits already, so that nobody waits for its flush.
+    pub(crate) fn rotate_if_none_waits(&self) -> Result<()> {
+        let _lead = self.writers.lead();
+        let mut log = self.log.lock();
+        let state = self.state();
+        if state.waiting.is_empty() && !state.active.is_empty() {
+            self.rotate(&mut log)?;
+        }
         Ok(())
     }
 

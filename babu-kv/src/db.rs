@@ -205,6 +205,15 @@ impl Database {
         self.core().compact_all()
     }
 
+    /// Waits until no flush and no compaction is due or under way, and nothing is left of what
+    /// background threads do for readers while nobody writes, which starts at once instead of after
+    /// a pause: deleted entries leave memory (unless there are few) and tables, and level 0 is
+    /// merged down. Gives the error of a flush or compaction that fails meanwhile. Beside writers
+    /// that never rest it may wait for ever.
+    pub fn settle(&self) -> Result<()> {
+        self.core().settle()
+    }
+
     /// Makes a copy in the folder `destination`, which must be empty or missing and on the same
     /// file system. It has at least all that was committed before, opens as a database of its own,
     /// and costs a few hard links.

@@ -54,7 +54,7 @@
 //! | `tombstones` | deleted ranges, arranged for questions |
 //! | `table`, `cache` | sorted tables: format, building, reading |
 //! | `manifest` | which files make up the database |
-//! | `flush`, `compact`, `worker` | from memory to disk and down the levels |
+//! | `flush`, `compact`, `idle`, `worker` | from memory to disk and down the levels |
 //! | `threads` | what threads meet in, so that a scheduler can take their place |
 //! | `open`, `read_only`, `checkpoint`, `verify` | the beginning, also beside the owner; copies, and whether all is well |
 //! | [`backup`] | folders of backups that share what is equal; verify, restore, prune |
@@ -74,6 +74,7 @@ mod db;
 mod error;
 mod flush;
 pub mod fs;
+mod idle;
 mod iter;
 mod keys;
 mod log;

@@ -43,11 +43,12 @@ pub struct Options {
     /// Bytes after which a compaction starts its next table. Default 16 MiB. Doubling: half as many
     /// files, compactions in larger steps.
     pub table_bytes: usize,
-    /// Tables in level 0 that start a compaction. Default 4. Doubling: less write amplification,
-    /// more tables to ask at each read.
+    /// Tables of level 0 that may know the same key before a compaction starts. Default 8. Doubling:
+    /// less write amplification, more tables to ask at each read.
     pub level0_tables: usize,
-    /// Bytes that level 1 may hold; each further level holds eight times as many. Default 64 MiB.
-    /// Doubling: fewer levels, longer compactions out of level 0.
+    /// Bytes that the first level below level 0 may hold; each further one holds eight times as
+    /// many, and the last whatever there is. Default 256 MiB. Doubling: fewer levels, longer
+    /// compactions out of level 0.
     pub level1_bytes: u64,
     /// Bits of a Bloom filter for each key. Default 10 (one false positive in a hundred). Doubling:
     /// one in ten thousand, for twice the memory.
@@ -69,8 +70,8 @@ impl Default for Options {
             cache_bytes: 64 << 20,
             block_bytes: 4 << 10,
             table_bytes: 16 << 20,
-            level0_tables: 4,
-            level1_bytes: 64 << 20,
+            level0_tables: 8,
+            level1_bytes: 256 << 20,
             filter_bits_per_key: 10,
             compression: 1,
             background: Background::Threads,

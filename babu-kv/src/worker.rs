@@ -1,9 +1,11 @@
 //! Flush and compaction in the background, or on the caller's thread.
 //!
 //! The threads sleep on condition variables. A failed flush keeps its memtable and is tried again
-//! after a pause, or at once when a writer needs the room.
+//! after a pause, or at once when a writer needs the room. The thread that compacts also does idle
+//! work, when nothing was written during a pause.
 
 use crate::{
+    compact::level0_runs,
     core::Core,
     error::{Error, Result},
     threads::{
@@ -11,10 +13,12 @@ use crate::{
         thread::{self, JoinHandle},
     },
 };
-use std::{sync::Arc, time::Duration};
+use std::{mem, sync::Arc, time::Duration};
 
 /// Pause after a failure, when nobody asks for another attempt.
 const RETRY: Duration = Duration::from_secs(1);
+/// Idle work begins when nothing was written for so long.
+const QUIET: Duration = Duration::from_millis(500);
 /// Flushes wait for compaction when level 0 has so many times the tables that start a compaction.
 const LEVEL0_FACTOR_MAX: usize = 8;
 
@@ -33,7 +37,9 @@ struct Inner {
     compact: bool,
     attempts: u64,
     flush_error: Option<Error>,
-    compaction_failed: bool,
+    compaction_error: Option<Error>,
+    /// Callers that wait until everything is done.
+    settling: usize,
 }
 
 impl Work {
@@ -45,6 +51,43 @@ impl Work {
     pub(crate) fn wake_compaction(&self) {
         self.inner.lock().compact = true;
         self.compaction.notify_one();
+    }
+
+    /// There is idle work now.
+    pub(crate) fn wake_idle(&self) {
+        // Under the lock, so that a thread that is about to sleep hears it.
+        let _inner = self.inner.lock();
+        self.compaction.notify_one();
+    }
+
+    /// Has all work done without a pause, and waits until it is, or an attempt fails.
+    pub(crate) fn settle(&self, is_settled: impl Fn() -> bool) -> Result<()> {
+        let mut inner = self.inner.lock();
+        inner.settling += 1;
+        inner.flush = true;
+        inner.flush_error = None;
+        inner.compact = true;
+        inner.compaction_error = None;
+        self.flush.notify_one();
+        self.compaction.notify_one();
+        let result = loop {
+            if inner.stop {
+                break Err(Error::Closed);
+            }
+            let failed = inner
+                .flush_error
+                .as_ref()
+                .or(inner.compaction_error.as_ref());
+            if let Some(error) = failed {
+                break Err(error.clone());
+            }
+            if is_settled() {
+                break Ok(());
+            }
+            self.progress.wait(&mut inner);
+        };
+        inner.settling -= 1;
+        result
     }
 
     /// Waits until there is room, or an attempt to flush that ended meanwhile failed.
@@ -78,6 +121,11 @@ impl Work {
         self.flush.notify_all();
         self.compaction.notify_all();
         self.progress.notify_all();
+    }
+
+    /// Whether somebody asked for a compaction since the last look.
+    pub(crate) fn take_asked(&self) -> bool {
+        mem::take(&mut self.inner.lock().compact)
     }
 
     pub(crate) fn is_stopping(&self) -> bool {
@@ -115,8 +163,8 @@ fn flush_loop(core: &Core) {
         // Too many tables in level 0 would make reads slow: first compaction, unless it fails.
         let limit = core.options.level0_tables.saturating_mul(LEVEL0_FACTOR_MAX);
         while !inner.stop
-            && !inner.compaction_failed
-            && core.state().version.levels[0].len() > limit
+            && inner.compaction_error.is_none()
+            && level0_runs(&core.state().version) > limit
         {
             inner.compact = true;
             work.compaction.notify_one();
@@ -145,34 +193,55 @@ fn flush_loop(core: &Core) {
     }
 }
 
+/// What the compaction thread does next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Turn {
+    Due,
+    Idle,
+}
+
+/// Waits for work; `None` when the thread is to end. `quiet` is the last operation of the database
+/// when it was last found that nobody writes.
+fn next_turn(core: &Core, quiet: &mut Option<u64>) -> Option<Turn> {
+    let work = &core.work;
+    let mut inner = work.inner.lock();
+    loop {
+        if inner.stop {
+            return None;
+        }
+        if mem::take(&mut inner.compact) {
+            return Some(Turn::Due);
+        }
+        let last = core.visible();
+        if inner.compaction_error.is_some() {
+            work.compaction.wait_for(&mut inner, RETRY);
+            inner.compact = true;
+        } else if !core.has_idle_work() {
+            work.compaction.wait(&mut inner);
+        } else if inner.settling > 0 || *quiet == Some(last) {
+            return Some(Turn::Idle);
+        } else {
+            work.compaction.wait_for(&mut inner, QUIET);
+            *quiet = Some(last).filter(|last| *last == core.visible());
+        }
+    }
+}
+
 fn compact_loop(core: &Core) {
     let work = &core.work;
-    loop {
+    let mut quiet = None;
+    while let Some(turn) = next_turn(core, &mut quiet) {
+        let result = match turn {
+            Turn::Due => core.compact_once(),
+            Turn::Idle => core.work_idle(),
+        };
         let mut inner = work.inner.lock();
-        while !inner.compact && !inner.stop {
-            if inner.compaction_failed {
-                work.compaction.wait_for(&mut inner, RETRY);
-                break;
-            }
-            work.compaction.wait(&mut inner);
-        }
-        if inner.stop {
-            return;
-        }
-        inner.compact = false;
-        drop(inner);
-        loop {
-            let result = core.compact_once();
-            let mut inner = work.inner.lock();
-            inner.compaction_failed = result.is_err();
-            work.progress.notify_all();
-            if let Err(error) = &result {
-                core.counters.count_failure(error);
-            }
-            if !matches!(result, Ok(true)) || inner.stop {
-                break;
-            }
-        }
+        // What is due comes before the rest of the idle work.
+        inner.compact |= matches!(result, Ok(true));
+        inner.compaction_error = result
+            .inspect_err(|error| core.counters.count_failure(error))
+            .err();
+        work.progress.notify_all();
     }
 }
 

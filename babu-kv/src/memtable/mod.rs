@@ -131,6 +131,7 @@ pub(crate) struct Memtable {
     tombstone_count: AtomicUsize,
     bytes: AtomicUsize,
     entries: AtomicUsize,
+    deletes: AtomicUsize,
     sequence_max: AtomicU64,
 }
 
@@ -142,6 +143,7 @@ impl Memtable {
             tombstone_count: AtomicUsize::new(0),
             bytes: AtomicUsize::new(0),
             entries: AtomicUsize::new(0),
+            deletes: AtomicUsize::new(0),
             sequence_max: AtomicU64::new(0),
         }
     }
@@ -150,19 +152,18 @@ impl Memtable {
     /// is not well formed, after which a part may have been taken.
     pub(crate) fn apply(&self, record: &Arc<[u8]>, sequence: u64, count: u32) -> Option<()> {
         let mut d = Decoder::new(record, OPERATIONS_AT);
+        let mut deletes = 0;
         for n in 0..u64::from(count) {
             let sequence = sequence + n;
             match format::next_operation(&mut d)? {
                 Operation::Put { key, value } => {
                     self.insert(record, key, value, sequence, Kind::Put)
                 }
-                Operation::Delete { key } => self.insert(
-                    record,
-                    key.clone(),
-                    key.end..key.end,
-                    sequence,
-                    Kind::Delete,
-                ),
+                Operation::Delete { key } => {
+                    deletes += 1;
+                    let value = key.end..key.end;
+                    self.insert(record, key, value, sequence, Kind::Delete);
+                }
                 Operation::DeleteRange { from, to } => {
                     let (from, to) = (record[from].to_vec(), record[to].to_vec());
                     self.tombstones
@@ -175,6 +176,9 @@ impl Memtable {
         self.bytes
             .fetch_add(record.len() + count as usize * NODE_BYTES, Relaxed);
         self.entries.fetch_add(count as usize, Relaxed);
+        if deletes > 0 {
+            self.deletes.fetch_add(deletes, Relaxed);
+        }
         self.sequence_max
             .fetch_max(sequence + u64::from(count) - 1, Relaxed);
         d.is_at_end().then_some(())
@@ -247,6 +251,11 @@ impl Memtable {
     /// Bytes of memory, estimated.
     pub(crate) fn bytes(&self) -> usize {
         self.bytes.load(Relaxed)
+    }
+
+    /// Entries that delete a key.
+    pub(crate) fn deletes(&self) -> usize {
+        self.deletes.load(Relaxed)
     }
 
     pub(crate) fn is_empty(&self) -> bool {
