@@ -58,6 +58,7 @@
 //! | `threads` | what threads meet in, so that a scheduler can take their place |
 //! | `open`, `read_only`, `checkpoint`, `verify` | the beginning, also beside the owner; copies, and whether all is well |
 //! | [`backup`] | folders of backups that share what is equal; verify, restore, prune |
+//! | [`repair`](mod@repair) | what is left of a damaged database, made into one that opens |
 //! | [`fs`] | the file system: real, in memory, faulty |
 
 #![warn(missing_docs)]
@@ -84,6 +85,7 @@ mod open;
 mod options;
 mod progress;
 mod read_only;
+pub mod repair;
 mod slice;
 mod snapshot;
 mod state;

@@ -23,7 +23,7 @@ use std::{
     sync::Arc,
 };
 
-const LOCK: &str = "LOCK";
+pub(crate) const LOCK: &str = "LOCK";
 
 pub(crate) fn open(dir: &Path, options: Options) -> Result<Core> {
     let options = options.bounded();
@@ -93,8 +93,10 @@ fn create(tables: &Arc<Tables>) -> Result<()> {
     let (fs, dir) = (&*tables.fs, tables.dir.as_path());
     let files = Files::list(tables)?;
     let first = dir.join(log_format::segment_name(1));
-    let unused =
-        files.tables.is_empty() && files.logs.iter().chain(&files.manifests).all(|n| *n == 1);
+    let repair = dir.join(crate::repair::WORK);
+    let unused = !fs.exists(&repair).at("look up", &repair)?
+        && files.tables.is_empty()
+        && files.logs.iter().chain(&files.manifests).all(|n| *n == 1);
     let unused = unused
         && (files.logs.is_empty()
             || fs.file_len(&first).at("measure", &first)?

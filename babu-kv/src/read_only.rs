@@ -20,13 +20,13 @@ use crate::{
     options::{Background, Options},
     state::State,
     table::Tables,
+    threads::{Mutex, atomic::AtomicU64},
 };
-use parking_lot::Mutex;
 use std::{
     collections::BTreeMap,
     io::{self, ErrorKind},
     path::{Path, PathBuf},
-    sync::{Arc, atomic::AtomicU64},
+    sync::Arc,
 };
 
 /// How often it is tried while the owner replaces files.

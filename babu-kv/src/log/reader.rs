@@ -169,6 +169,9 @@ impl Replay<'_> {
             let Some(checked) = format::check_record(bytes, segment, at) else {
                 return Ok(Some(Stop::Break(at, "a record does not check")));
             };
+            if checked.durable > progress.last {
+                return Ok(Some(Stop::Break(at, "batches before this one are missing")));
+            }
             let record = &bytes[at..at + checked.length];
             let ill = || {
                 Error::corrupt(

@@ -6,6 +6,7 @@ pub(crate) mod cursor;
 pub(crate) mod filter;
 pub(crate) mod format;
 pub(crate) mod reader;
+pub(crate) mod salvage;
 
 use crate::{
     cache::Cache,

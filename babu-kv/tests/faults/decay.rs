@@ -127,7 +127,7 @@ fn a_log_segment_that_is_missing_in_the_middle_gives_an_error() {
             .unwrap();
     }
     database.close().unwrap();
-    for number in 1..=4 {
+    for number in 1..=5 {
         let image = memory.crash(Crash::Kept);
         image
             .remove(&Path::new(DIR).join(format!("{number:06}.log")))

@@ -5,5 +5,6 @@ mod backup;
 mod decay;
 mod failures;
 mod online;
+mod repair;
 mod scenario;
 mod stream;

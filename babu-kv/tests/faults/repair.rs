@@ -1,0 +1,407 @@
+//! Repair: what is left of a damaged database is all there, nothing else is, and the files that were
+//! there before are kept.
+
+use crate::scenario::{DIR, Maps, OnError, batch, content, scenario, small};
+use babu_kv::{
+    Batch, Database, Durability, Error, Options,
+    fs::{Crash, Fault, FaultyFs, Fs, MemoryFs, Open},
+    repair::{ManifestState, Outcome, Report, repair},
+};
+use std::{
+    collections::BTreeMap,
+    io::ErrorKind,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+const ROUNDS: u32 = 70;
+
+fn dir() -> &'static Path {
+    Path::new(DIR)
+}
+
+/// Tables in several levels, a manifest of several records, and batches in the log.
+fn sample() -> MemoryFs {
+    let memory = MemoryFs::new();
+    let fs: Arc<dyn Fs> = Arc::new(memory.clone());
+    scenario(&fs, OnError::Stop, &mut Vec::new()).unwrap();
+    let database = Database::open(dir(), small(fs)).unwrap();
+    for round in 42..ROUNDS {
+        database.commit(batch(&database, round).unwrap()).unwrap();
+    }
+    database.close().unwrap();
+    assert!(names(&memory, ".table").len() > 1);
+    memory
+}
+
+fn names(fs: &MemoryFs, part: &str) -> Vec<String> {
+    let mut names = fs.list(dir()).unwrap();
+    names.retain(|name| name.contains(part));
+    names
+}
+
+fn bytes(fs: &dyn Fs, path: &Path) -> Vec<u8> {
+    let file = fs.open(path, Open::Read).unwrap();
+    let mut bytes = vec![0; file.len().unwrap() as usize];
+    file.read_exact_at(&mut bytes, 0).unwrap();
+    bytes
+}
+
+fn files(fs: &MemoryFs, dir: &Path) -> BTreeMap<String, Vec<u8>> {
+    let mut names = fs.list(dir).unwrap();
+    names.retain(|n| n != "LOCK" && !n.starts_with("lost-"));
+    let content = |name: String| (name.clone(), bytes(fs, &dir.join(name)));
+    names.into_iter().map(content).collect()
+}
+
+/// By number, because names may be lost.
+fn read(fs: &MemoryFs) -> Maps {
+    let database = Database::open(dir(), small(Arc::new(fs.clone()))).unwrap();
+    database.verify().unwrap();
+    let mut maps: Maps = Default::default();
+    for index in database.indices() {
+        let entries = database.prefix(&index, b"").map(Result::unwrap);
+        let entries = entries.map(|(k, v)| (k.to_vec(), v.to_vec()));
+        maps[index.id() as usize - 1].extend(entries);
+    }
+    maps
+}
+
+/// Repairs, and holds what holds for every repair.
+fn repaired(image: &MemoryFs) -> Report {
+    let before = files(image, dir());
+    let options = || small(Arc::new(image.clone()));
+    let planned = repair(dir(), options(), true, &mut |_| {}).unwrap();
+    assert!(files(image, dir()) == before, "a plan changed something");
+    let report = repair(dir(), options(), false, &mut |_| {}).unwrap();
+    match report.outcome {
+        Outcome::Healthy => assert_eq!(planned, report),
+        _ => {
+            let originals = report.originals.clone().unwrap();
+            assert!(files(image, &originals) == before, "an original is gone");
+            assert_eq!(planned.outcome, Outcome::Planned);
+            assert_eq!(planned.losses, report.losses);
+            assert_eq!(planned.operations_missing, report.operations_missing);
+        }
+    }
+    let again = repair(dir(), options(), false, &mut |_| {}).unwrap();
+    assert_eq!(again.outcome, Outcome::Healthy);
+    assert!(!image.exists(&dir().join("repair.part")).unwrap());
+    report
+}
+
+/// All values that each key ever had.
+fn was_written(found: &Maps) -> bool {
+    let states: Vec<Maps> = (0..=ROUNDS).map(|n| content(0..n)).collect();
+    let known = |n: usize, k: &Vec<u8>, v: &Vec<u8>| states.iter().any(|s| s[n].get(k) == Some(v));
+    (0..2).all(|n| found[n].iter().all(|(k, v)| known(n, k, v)))
+}
+
+/// Whether a loss names the place of a key.
+fn is_named(report: &Report, index: usize, key: &[u8]) -> bool {
+    let place = (index as u32 + 1, key.to_vec());
+    report.losses.iter().any(|loss| {
+        let after = loss.after.as_ref().is_none_or(|after| *after <= place);
+        let before = loss.before.as_ref().is_none_or(|before| place <= *before);
+        let whole = loss.after.is_none() && loss.before.is_none();
+        after && before && !(whole && loss.what.contains("no entry is lost"))
+    })
+}
+
+/// Every key whose place is not named as lost is as it was.
+fn check_tables(found: &Maps, report: &Report, what: &str) {
+    assert!(
+        was_written(found),
+        "{what}: an entry that was never written"
+    );
+    let ranges_lost = report.losses.iter().any(|l| l.what.contains("ranges"));
+    let whole = content(0..ROUNDS);
+    for n in 0..2 {
+        for key in whole[n].keys().chain(found[n].keys()) {
+            let (is, should) = (found[n].get(key), whole[n].get(key));
+            let back = ranges_lost && should.is_none();
+            assert!(
+                is == should || back || is_named(report, n, key),
+                "{what}: key {} of index {n}: {:?}",
+                key.escape_ascii(),
+                report.losses
+            );
+        }
+    }
+}
+
+/// All rounds but at most one in a row of `most`.
+fn check_log(found: &Maps, most: u32, what: &str) {
+    let but = |from: u32, n: u32| content((0..ROUNDS).filter(move |r| *r < from || *r >= from + n));
+    let fits = (0..=most).any(|n| (0..=ROUNDS).any(|from| but(from, n) == *found));
+    assert!(fits, "{what}: more is lost than a batch");
+}
+
+#[test]
+fn a_healthy_database_is_left_alone() {
+    let memory = sample();
+    let before = files(&memory, dir());
+    let report = repaired(&memory);
+    assert_eq!(report, Report::default());
+    assert!(files(&memory, dir()) == before);
+}
+
+#[test]
+fn all_outside_of_a_flipped_byte_survives() {
+    let memory = sample();
+    for name in names(&memory, "") {
+        let path = dir().join(&name);
+        let length = memory.file_len(&path).unwrap() as usize;
+        for at in (0..length).step_by(11) {
+            let what = format!("{name} at {at}");
+            let image = memory.crash(Crash::Kept);
+            image.corrupt(&path, at, 1 << (at % 8)).unwrap();
+            let report = repaired(&image);
+            let found = read(&image);
+            if name.ends_with(".table") {
+                assert_eq!(report.tables_rewritten, 1, "{what}");
+                assert!(!report.losses.is_empty(), "{what}");
+                check_tables(&found, &report, &what);
+            } else if name.ends_with(".log") {
+                check_log(&found, 1, &what);
+                assert!(was_written(&found), "{what}");
+            } else {
+                assert!(found == content(0..ROUNDS), "{what}: {report:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn without_current_or_the_manifest_everything_survives() {
+    let memory = sample();
+    let manifest = names(&memory, "MANIFEST-").remove(0);
+    for (removed, state) in [
+        (vec!["CURRENT"], ManifestState::Whole),
+        (vec![manifest.as_str()], ManifestState::Missing),
+        (vec!["CURRENT", manifest.as_str()], ManifestState::Missing),
+    ] {
+        let image = memory.crash(Crash::Kept);
+        for name in &removed {
+            image.remove(&dir().join(name)).unwrap();
+        }
+        let report = repaired(&image);
+        assert_eq!(report.manifest, state, "{removed:?}");
+        let renamed: &[&str] = match state {
+            ManifestState::Missing => &["index-1", "index-2"],
+            _ => &[],
+        };
+        assert_eq!(report.indices_renamed, renamed);
+        assert!(read(&image) == content(0..ROUNDS), "{removed:?}");
+        // It goes on from there, with numbers that were never used.
+        let database = Database::open(dir(), small(Arc::new(image.clone()))).unwrap();
+        let index = database.indices()[0].clone();
+        let mut put = Batch::new();
+        put.put(&index, b"key000", b"newer");
+        database.write(put, Durability::Synced).unwrap();
+        database.compact().unwrap();
+        let value = database.get(&index, b"key000").unwrap();
+        assert_eq!(value.as_deref(), Some(b"newer".as_slice()));
+    }
+}
+
+#[test]
+fn a_table_that_is_missing_or_cut_loses_nothing_else() {
+    let memory = sample();
+    for name in names(&memory, ".table") {
+        let path = dir().join(&name);
+        let length = memory.file_len(&path).unwrap();
+        let image = memory.crash(Crash::Kept);
+        image.remove(&path).unwrap();
+        let report = repaired(&image);
+        assert_eq!((report.tables_missing, report.losses.len()), (1, 1));
+        check_tables(&read(&image), &report, &name);
+        for eighth in 0..8 {
+            let image = memory.crash(Crash::Kept);
+            let file = image.open(&path, Open::Write).unwrap();
+            file.set_len(length * eighth / 8).unwrap();
+            let report = repaired(&image);
+            assert_eq!(report.tables_rewritten, 1);
+            check_tables(&read(&image), &report, &format!("{name} cut to {eighth}/8"));
+        }
+    }
+}
+
+#[test]
+fn with_neither_manifest_nor_a_whole_table_the_rest_survives() {
+    let memory = sample();
+    let manifest = names(&memory, "MANIFEST-").remove(0);
+    for name in names(&memory, ".table") {
+        let path = dir().join(&name);
+        let length = memory.file_len(&path).unwrap() as usize;
+        for at in (0..length).step_by(37) {
+            let image = memory.crash(Crash::Kept);
+            image.remove(&dir().join(&manifest)).unwrap();
+            image.corrupt(&path, at, 4).unwrap();
+            let report = repaired(&image);
+            check_tables(&read(&image), &report, &format!("{name} at {at}"));
+        }
+    }
+}
+
+/// Four batches, each in a segment of its own.
+fn segments() -> MemoryFs {
+    let memory = MemoryFs::new();
+    let options = Options::simulated(Arc::new(memory.clone()));
+    let database = Database::open(dir(), options).unwrap();
+    let index = database.index("index").unwrap();
+    for n in 0..4u8 {
+        let mut batch = Batch::new();
+        batch.put(&index, &[n], b"value");
+        batch.put(&index, b"last", &[n]);
+        database.write(batch, Durability::Synced).unwrap();
+        let copy = format!("/copy{n}");
+        database.checkpoint(Path::new(&copy)).unwrap();
+    }
+    database.close().unwrap();
+    memory
+}
+
+#[test]
+fn a_missing_segment_in_the_middle_of_the_log_loses_its_batches_only() {
+    let memory = segments();
+    for missing in 1..=4u8 {
+        let image = memory.crash(Crash::Kept);
+        // The first segment was there before the first batch.
+        let name = format!("{:06}.log", missing + 1);
+        image.remove(&dir().join(name)).unwrap();
+        let report = repaired(&image);
+        let first = u64::from(missing) * 2 - 1;
+        if missing < 4 {
+            assert_eq!(
+                report.operations_missing,
+                [(first, first + 1)],
+                "{report:?}"
+            );
+        }
+        assert_eq!(report.batches, 3, "{report:?}");
+        let database = Database::open(dir(), Options::simulated(Arc::new(image))).unwrap();
+        let index = database.index("index").unwrap();
+        for n in 0..4u8 {
+            let there = database.get(&index, &[n]).unwrap().is_some();
+            assert_eq!(there, n + 1 != missing, "{n} without {missing}");
+        }
+        let newest = if missing == 4 { 2 } else { 3 };
+        let last = database.get(&index, b"last").unwrap().unwrap();
+        assert_eq!(&*last, [newest]);
+    }
+}
+
+#[test]
+fn a_table_that_was_compacted_away_brings_nothing_back_while_the_manifest_is_whole() {
+    let memory = MemoryFs::new();
+    let options = || small(Arc::new(memory.clone()));
+    let database = Database::open(dir(), options()).unwrap();
+    let index = database.index("index").unwrap();
+    let mut put = Batch::new();
+    put.put(&index, b"deleted", b"value");
+    put.put(&index, b"kept", b"value");
+    database.commit(put).unwrap();
+    database.flush().unwrap();
+    let old = names(&memory, ".table").remove(0);
+    let old_bytes = bytes(&memory, &dir().join(&old));
+    let mut delete = Batch::new();
+    delete.delete(&index, b"deleted");
+    database.commit(delete).unwrap();
+    database.compact().unwrap();
+    database.close().unwrap();
+    // It could not be removed when it should have been.
+    assert!(!memory.exists(&dir().join(&old)).unwrap());
+    let file = memory.open(&dir().join(&old), Open::CreateNew).unwrap();
+    file.write_at(&old_bytes, 0).unwrap();
+    let table = names(&memory, ".table").pop().unwrap();
+    memory.corrupt(&dir().join(table), 20, 1).unwrap();
+
+    let with_manifest = memory.crash(Crash::Kept);
+    let report = repaired(&with_manifest);
+    assert_eq!((report.tables_obsolete, report.tables_rewritten), (1, 1));
+    assert!(!read(&with_manifest)[0].contains_key(b"deleted".as_slice()));
+
+    let without = memory.crash(Crash::Kept);
+    let manifest = names(&without, "MANIFEST-").remove(0);
+    without.remove(&dir().join(manifest)).unwrap();
+    let report = repaired(&without);
+    // Nobody can know; so it is said.
+    assert_eq!(report.tables_unconfirmed, 2);
+}
+
+fn stop(at: u64) -> Option<Fault> {
+    Some(Fault {
+        at,
+        count: u64::MAX,
+        kind: ErrorKind::Other,
+        changes_only: true,
+    })
+}
+
+#[test]
+fn a_repair_killed_at_any_call_is_as_if_it_had_not_begun_or_is_completed() {
+    let memory = sample();
+    let table = names(&memory, ".table").pop().unwrap();
+    memory.corrupt(&dir().join(&table), 30, 1).unwrap();
+    let manifest = dir().join(names(&memory, "MANIFEST-").remove(0));
+    for remove_manifest in [false, true] {
+        let damaged = || {
+            let image = memory.crash(Crash::Kept);
+            if remove_manifest {
+                image.remove(&manifest).unwrap();
+            }
+            image.crash(Crash::Kept)
+        };
+        let before = files(&damaged(), dir());
+        let faulty = FaultyFs::new(Arc::new(damaged()));
+        let report = repair(dir(), small(Arc::new(faulty.clone())), false, &mut |_| {}).unwrap();
+        let changes = faulty.changes();
+        let done = damaged();
+        let _ = repair(dir(), small(Arc::new(done.clone())), false, &mut |_| {}).unwrap();
+        let expected = read(&done);
+        assert_eq!(report.outcome, Outcome::Repaired);
+        for at in 0..changes {
+            let image = damaged();
+            let faulty = FaultyFs::new(Arc::new(image.clone()));
+            faulty.arm(stop(at));
+            let result = repair(dir(), small(Arc::new(faulty.clone())), false, &mut |_| {});
+            assert!(result.is_err(), "change {at}");
+            for crash in Crash::ALL {
+                let found = image.crash(crash);
+                // Nobody takes a folder without CURRENT for an empty one.
+                let current = found.exists(&dir().join("CURRENT")).unwrap();
+                let opened = Database::open(dir(), small(Arc::new(found.crash(Crash::Kept))));
+                if !current {
+                    assert!(opened.is_err(), "change {at}, {crash:?}: made a new one");
+                }
+                let report = repair(dir(), small(Arc::new(found.clone())), false, &mut |_| {});
+                let report = report.unwrap();
+                assert!(read(&found) == expected, "change {at}, {crash:?}");
+                let originals: Vec<PathBuf> = found
+                    .list(dir())
+                    .unwrap()
+                    .iter()
+                    .filter(|name| name.starts_with("lost-"))
+                    .map(|name| dir().join(name))
+                    .collect();
+                let kept = originals.iter().any(|lost| files(&found, lost) == before);
+                assert!(kept, "change {at}, {crash:?}: {report:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_database_in_use_and_a_folder_that_is_not_there_are_refused() {
+    let memory = sample();
+    let owner = Database::open(dir(), small(Arc::new(memory.clone()))).unwrap();
+    let options = || small(Arc::new(memory.clone()));
+    let refused = repair(dir(), options(), false, &mut |_| {});
+    assert!(matches!(refused, Err(Error::Locked { .. })));
+    owner.close().unwrap();
+    let nowhere = Path::new("/nowhere");
+    let refused = repair(nowhere, options(), false, &mut |_| {});
+    assert!(matches!(refused, Err(Error::InvalidArgument(_))));
+    assert!(!memory.exists(nowhere).unwrap());
+}
