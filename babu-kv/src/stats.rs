@@ -1,8 +1,8 @@
 //! What a database counts.
 
 use crate::error::Error;
-use parking_lot::Mutex;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use crate::threads::Mutex;
+use crate::threads::atomic::{AtomicU64, Ordering::Relaxed};
 
 /// Counters since the database was opened.
 #[derive(Debug, Default)]

@@ -76,6 +76,8 @@ impl Iter {
         from.extend_from_slice(key);
         self.range.from = from.max(self.first.clone());
         self.front = None;
+        // It may have been made for less than is left now, or have passed what is left again.
+        self.back = None;
     }
 
     fn step(&mut self, direction: Direction) -> Result<Option<(Key, Value)>> {

@@ -6,7 +6,7 @@ use crate::{
 };
 use babu_kv::{Batch, Database, Durability, Error, backup, fs::MemoryFs};
 use rand::{Rng, SeedableRng, rngs::StdRng};
-use std::{env, path::Path};
+use std::{env, io::ErrorKind, path::Path};
 
 /// Twice the largest content of a block, and something for the rest.
 const PEAK_BYTES_MAX: usize = 300 << 20;
@@ -36,7 +36,12 @@ pub fn cases(share: u64, mut case: impl FnMut(&mut StdRng)) {
 }
 
 fn is_fitting(error: &Error) -> bool {
-    matches!(error, Error::Corrupt { .. })
+    match error {
+        Error::Corrupt { .. } => true,
+        // A file that is named and not there.
+        Error::Io { source, .. } => source.kind() == ErrorKind::NotFound,
+        _ => false,
+    }
 }
 
 /// Passes on what fits damaged files.
