@@ -4,7 +4,7 @@ use crate::{
     engine::{Durability, Setup},
     load::disk_bytes,
     report::{Rows, Target},
-    samples::{Samples, us},
+    samples::{Samples, thread_us, us},
     turns::Bench,
     workload::Files,
 };
@@ -16,9 +16,9 @@ const LIVE: u64 = 100;
 
 /// Microseconds for a listing of a directory that has so many entries.
 fn timed(files: &Files, directory: u64, entries: u64) -> Result<f64> {
-    let start = Instant::now();
+    let start = thread_us();
     let found = files.list(directory)?;
-    let time = us(start);
+    let time = thread_us() - start;
     ensure!(
         found == entries,
         "{}: {found} entries instead of {entries}",

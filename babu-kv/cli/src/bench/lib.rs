@@ -5,6 +5,10 @@
 //! turns so that what disturbs the machine disturbs all of them. An engine that is not measured has
 //! no work left in the background. Each value is the median of several rounds.
 //!
+//! Gets and listings are measured in time that the reading thread ran, which other work on the
+//! machine changes less; all data is in the page cache. Everything else is time that passed, unless
+//! the row says that it is the processor's.
+//!
 //! | module | what lives there |
 //! |---|---|
 //! | [`engine`] | what an engine must offer; the equal conditions |

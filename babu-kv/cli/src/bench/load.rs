@@ -8,10 +8,9 @@
 use crate::{
     engine::{Durability, Engine, Index, Setup},
     report::{Rows, Target},
-    samples::{Samples, us},
+    samples::{Samples, cpu_us, us},
     turns::{Bench, turns},
     workload::{CREATE_BYTES, Files, directory, key},
-    writes::cpu_us,
 };
 use anyhow::{Context, Result, ensure};
 use clap::Args;

@@ -3,14 +3,13 @@
 use crate::{
     engine::{Durability, Index, Setup},
     report::{Rows, Target},
-    samples::{Samples, us},
+    samples::{Samples, thread_us},
     scale::Scale,
     turns::{Bench, Scratch},
     workload::{CREATE_BYTES, FILES, Files, directory, key},
 };
 use anyhow::{Result, ensure};
 use rand::{Rng, SeedableRng, rngs::StdRng};
-use std::time::Instant;
 
 /// Files that the hot gets ask for.
 const HOT: u64 = 20_000;
@@ -82,12 +81,12 @@ fn gets(
             .map(|_| choose(&mut random))
             .map(|n| key(directory(n), if present { n } else { creates + n }))
             .collect();
-        let start = Instant::now();
+        let start = thread_us();
         let mut found = 0;
         for key in &asked {
             found += u64::from(files.get(Index::Records, key)?);
         }
-        let time = us(start) / gets as f64;
+        let time = (thread_us() - start) / gets as f64;
         ensure!(
             found == if present { gets } else { 0 },
             "{}: {found} of {gets} names were found",
@@ -116,7 +115,7 @@ fn lists(
     let mut times = Samples::new();
     let count = (bench.scale.gets / entries).clamp(3, 1_000);
     let pass = |files: &Files, first| {
-        let start = Instant::now();
+        let start = thread_us();
         for n in first..first + count {
             let found = files.list(choose(n))?;
             ensure!(
@@ -125,7 +124,7 @@ fn lists(
                 files.engine
             );
         }
-        Ok(us(start) / count as f64)
+        Ok((thread_us() - start) / count as f64)
     };
     for files in stores {
         pass(files, bench.scale.rounds * count)?;

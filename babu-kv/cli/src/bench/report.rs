@@ -108,7 +108,7 @@ impl Rows {
         if compared {
             header.extend(["ratio", "target", ""]);
         }
-        table.load_style(presets::NOTHING).set_header(header);
+        table.load_style(presets::ASCII_MARKDOWN).set_header(header);
         for row in &self.0 {
             let mut cells = vec![row.name.clone()];
             let values = engines.iter().map(|engine| row.values.get(engine));

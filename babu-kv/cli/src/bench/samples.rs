@@ -1,6 +1,7 @@
 //! Numbers of several rounds, and what becomes of them.
 
 use crate::report::{Row, Rows, Target};
+use rustix::time::{ClockId, clock_gettime};
 use std::{collections::BTreeMap, time::Instant};
 
 /// What was measured of each engine, round by round.
@@ -76,6 +77,22 @@ fn percentile_us(nanoseconds: &[u64], share: f64) -> f64 {
 /// Microseconds since then.
 pub fn us(since: Instant) -> f64 {
     since.elapsed().as_secs_f64() * 1e6
+}
+
+/// Time that all threads of this process ran, in microseconds.
+pub fn cpu_us() -> f64 {
+    clock_us(ClockId::ProcessCPUTime)
+}
+
+/// Time that this thread ran, in microseconds. What reads from memory and from the page cache takes
+/// as long as this on a machine that has nothing else to do.
+pub fn thread_us() -> f64 {
+    clock_us(ClockId::ThreadCPUTime)
+}
+
+fn clock_us(clock: ClockId) -> f64 {
+    let time = clock_gettime(clock);
+    time.tv_sec as f64 * 1e6 + time.tv_nsec as f64 / 1e3
 }
 
 /// Nanoseconds since then.

@@ -3,18 +3,12 @@
 use crate::{
     engine::{Durability, Setup},
     report::{Rows, Target},
-    samples::{Percentiles, Samples, nanoseconds, us},
+    samples::{Percentiles, Samples, cpu_us, nanoseconds, us},
     turns::{Bench, Scratch},
     workload::{Files, directory},
 };
 use anyhow::{Result, anyhow};
 use std::{thread, time::Instant};
-
-/// Time that all threads of this process ran, in microseconds.
-pub fn cpu_us() -> f64 {
-    let time = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
-    time.tv_sec as f64 * 1e6 + time.tv_nsec as f64 / 1e3
-}
 
 /// Fills the databases that are read from afterwards.
 pub fn buffered(bench: &Bench<'_>, folder: &Scratch, rows: &mut Rows) -> Result<()> {
