@@ -8,8 +8,8 @@ use crate::{
     core::Core,
     error::{Context, Error, Result},
     fs::Open,
-    log::format,
-    manifest::{Manifest, edit::Edit},
+    log::{format, seal::Seal},
+    manifest::{Manifest, edit::Edit, version::Version},
 };
 use std::{path::Path, sync::atomic::Ordering::Relaxed};
 
@@ -67,6 +67,7 @@ impl Core {
         let number = self.next_file.load(Relaxed);
         let edit = Edit {
             next_file: Some(number + 1),
+            sealed: self.seals(&state.version, current),
             ..state.version.as_edit()
         };
         let indices = manifest.indices.clone();
@@ -76,6 +77,13 @@ impl Core {
             Some(parent) => fs.sync_dir(parent).at("sync", parent),
             None => Ok(()),
         }
+    }
+
+    /// What is known of the closed segments before `end` that a version needs.
+    pub(crate) fn seals(&self, version: &Version, end: u64) -> Vec<Seal> {
+        let mut seals = self.closed_logs.before(end);
+        seals.retain(|seal| seal.segment >= version.log_number);
+        seals
     }
 
     fn link(&self, destination: &Path, name: &str) -> Result<()> {

@@ -20,7 +20,7 @@ use crate::{
     error::{Context, Error, Result},
     fs::Lock,
     log::{
-        format,
+        format, seal,
         spare::Spares,
         writer::{LogWriter, Request, Written},
     },
@@ -57,6 +57,8 @@ pub(crate) struct Core {
     pub next_file: AtomicU64,
     pub syncs: SyncPoint,
     pub spares: Spares,
+    /// Changed by the leading writer and by flushes, under its own lock.
+    pub closed_logs: seal::Closed,
     pub work: Work,
     pub flushing: Mutex<()>,
     pub compacting: Mutex<()>,
@@ -98,6 +100,7 @@ pub(crate) struct Opened {
     pub state: State,
     pub last: u64,
     pub next_segment: u64,
+    pub closed_logs: seal::Closed,
 }
 
 impl Core {
@@ -112,6 +115,7 @@ impl Core {
             state,
             last,
             next_segment,
+            closed_logs,
         } = opened;
         let spares = Spares::new(tables.fs.clone(), tables.dir.clone(), next_segment);
         Core {
@@ -121,6 +125,7 @@ impl Core {
             next_file: AtomicU64::new(next_file),
             syncs: SyncPoint::new(last),
             spares,
+            closed_logs,
             work: Work::default(),
             flushing: Mutex::default(),
             compacting: Mutex::default(),
@@ -255,8 +260,7 @@ impl Core {
             self.restart(log)?;
         }
         if log.segment().is_none() {
-            let segment = log.rotate(&self.spares)?;
-            self.syncs.add_segment(segment);
+            self.next_segment(log)?;
         }
         Ok(())
     }
@@ -264,6 +268,7 @@ impl Core {
     fn restart(&self, log: &mut LogWriter) -> Result<()> {
         let (durable, records) = self.syncs.undurable();
         let segment = log.restart(&self.spares, &*self.tables.fs, durable, &records)?;
+        self.closed_logs.restarted(durable);
         self.log_restarts.fetch_add(1, AcqRel);
         self.syncs.restarted(segment);
         Ok(())
@@ -297,9 +302,7 @@ impl Core {
         if log.poisoned {
             self.restart(log)?;
         }
-        let segment = log.rotate(&self.spares)?;
-        let next_log = segment.number;
-        self.syncs.add_segment(segment);
+        let next_log = self.next_segment(log)?;
         self.change_state(|state| {
             let memtable = mem::replace(&mut state.active, Arc::new(Memtable::new()));
             state.waiting.insert(0, Waiting { memtable, next_log });
@@ -317,6 +320,17 @@ impl Core {
             self.rotate(&mut log)?;
         }
         Ok(())
+    }
+
+    /// Goes on in another segment; gives its number.
+    fn next_segment(&self, log: &mut LogWriter) -> Result<u64> {
+        let (segment, left) = log.rotate(&self.spares)?;
+        if let Some(seal) = left {
+            self.closed_logs.add(seal, log.last());
+        }
+        let number = segment.number;
+        self.syncs.add_segment(segment);
+        Ok(number)
     }
 
     fn has_room(&self) -> bool {
@@ -386,8 +400,7 @@ impl Core {
         let mut log = self.log.lock();
         self.make_log_ready(&mut log)?;
         if !log.is_fresh() {
-            let segment = log.rotate(&self.spares)?;
-            self.syncs.add_segment(segment);
+            self.next_segment(&mut log)?;
         }
         let closed = Closed {
             segment: log.segment().ok_or(Error::Closed)?.number,
@@ -421,6 +434,7 @@ impl Core {
 
     /// Removes log segments before `log_number`, which the manifest no longer needs.
     pub(crate) fn purge_log(&self, log_number: u64) {
+        self.closed_logs.purge(log_number);
         let from = self.oldest_log.fetch_max(log_number, Relaxed);
         for number in from..log_number {
             // What cannot be removed now is removed at the next open; failed rotations leave
@@ -485,16 +499,28 @@ impl Core {
         result
     }
 
+    /// Says in the manifest that the log ends here.
     fn end_log(&self) -> Result<()> {
-        let mut log = self.log.lock();
+        let log = self.log.lock();
         if log.poisoned {
             return Ok(());
         }
-        log.write_end(self.syncs.durable())?;
-        match log.segment() {
-            Some(segment) => segment.sync(&*self.tables.fs),
-            None => Ok(()),
+        if let Some(seal) = log.seal() {
+            self.closed_logs.add(seal, log.last());
         }
+        let version = self.state().version.clone();
+        let mut sealed = self
+            .closed_logs
+            .durable(version.log_number, self.syncs.durable());
+        sealed.retain(|seal| !version.sealed.contains_key(&seal.segment));
+        if sealed.is_empty() {
+            return Ok(());
+        }
+        let edit = Edit {
+            sealed,
+            ..Edit::default()
+        };
+        self.install(&edit, |_| ())
     }
 
     /// Syncs the folder, after files were created in it.

@@ -22,10 +22,17 @@ impl Core {
         };
         let flushed = oldest.memtable.sequence_max();
         let tables = self.write_tables(&oldest.memtable, &state.version)?;
+        if tables.is_empty() {
+            // The segment that the edit names must not be lost; with tables this is done.
+            self.sync_dir()?;
+        }
         let edit = Edit {
             log_number: Some(oldest.next_log),
             flushed: Some(flushed),
             added: tables.iter().map(|meta| (0, meta.clone())).collect(),
+            sealed: self
+                .closed_logs
+                .durable(oldest.next_log, self.syncs.durable()),
             ..Edit::default()
         };
         let installed = self.install(&edit, |state| {

@@ -9,6 +9,7 @@ use crate::{
     log::{
         format as log_format,
         reader::{Replay, Replayed},
+        seal::Closed,
     },
     manifest::{Manifest, edit::Edit, format as manifest_format, version::Version},
     options::Options,
@@ -59,14 +60,21 @@ pub(crate) fn open(dir: &Path, options: Options) -> Result<Core> {
         flushed: version.flushed,
         indices: manifest.indices.values().copied().max().unwrap_or(0),
         memtable_bytes: options.memtable_bytes,
+        sealed: &version.sealed,
         cuts: true,
     };
     let Replayed {
         waiting,
         active,
         last,
-        ..
+        segments,
     } = replay.run(&logs)?;
+    // They take no more batches.
+    let closed_logs = Closed::default();
+    segments
+        .into_iter()
+        .filter(|seal| seal.bytes > 0)
+        .for_each(|seal| closed_logs.add(seal, last));
     files.remove_obsolete(&tables, &version, manifest.number());
     let next_segment = logs.last().map_or(version.log_number, |last| *last) + 1;
     let state = State {
@@ -84,6 +92,7 @@ pub(crate) fn open(dir: &Path, options: Options) -> Result<Core> {
         state,
         last,
         next_segment,
+        closed_logs,
     }))
 }
 
@@ -163,10 +172,9 @@ impl Files {
                 "the table is missing",
             ));
         }
-        if !self.logs.contains(&version.log_number) {
-            let path = tables
-                .dir
-                .join(log_format::segment_name(version.log_number));
+        let needed = std::iter::once(&version.log_number).chain(version.sealed.keys());
+        if let Some(missing) = needed.into_iter().find(|n| !self.logs.contains(*n)) {
+            let path = tables.dir.join(log_format::segment_name(*missing));
             return Err(Error::corrupt(&path, 0, "the log segment is missing"));
         }
         Ok(())

@@ -14,6 +14,7 @@ use crate::{
     log::{
         format as log_format,
         reader::{Replay, Replayed},
+        seal::{Closed, Seal},
     },
     manifest::Manifest,
     open::Files,
@@ -107,6 +108,7 @@ fn attempt(dir: &Path, options: &Options) -> Result<Core> {
         flushed: version.flushed,
         indices: manifest.indices.values().copied().max().unwrap_or(0),
         memtable_bytes: options.memtable_bytes,
+        sealed: &version.sealed,
         cuts: false,
     };
     let Replayed {
@@ -115,16 +117,22 @@ fn attempt(dir: &Path, options: &Options) -> Result<Core> {
         last,
         segments,
     } = replay.run(&logs)?;
-    let pinned = segments.into_iter().map(|(number, bytes)| {
-        let path = dir.join(log_format::segment_name(number));
-        let file = fs.open(&path, Open::Read).at("open", &path)?;
-        Ok(PinnedSegment {
-            number,
-            path,
-            file,
-            bytes,
-        })
-    });
+    let pinned = segments.into_iter().map(
+        |Seal {
+             segment: number,
+             bytes,
+             ..
+         }| {
+            let path = dir.join(log_format::segment_name(number));
+            let file = fs.open(&path, Open::Read).at("open", &path)?;
+            Ok(PinnedSegment {
+                number,
+                path,
+                file,
+                bytes,
+            })
+        },
+    );
     Ok(Core::new(Opened {
         options: options.clone(),
         read_only: Some(pinned.collect::<Result<PinnedLog>>()?),
@@ -132,6 +140,7 @@ fn attempt(dir: &Path, options: &Options) -> Result<Core> {
         lock: None,
         manifest,
         next_file,
+        closed_logs: Closed::default(),
         next_segment: logs.last().map_or(version.log_number, |last| *last) + 1,
         state: State {
             active,

@@ -170,22 +170,24 @@ impl Core {
         let manifest = self.manifest.lock();
         let version = self.state().version.clone();
         let mut segments = Vec::new();
-        let sequence = match (logs, self.pinned_log()) {
+        let (sequence, sealed) = match (logs, self.pinned_log()) {
             (Some(closed), _) => {
                 for number in version.log_number..closed.segment {
                     segments.extend(self.closed_segment(number)?);
                 }
                 // A flush that came between may have put more into tables.
-                closed.sequence.max(version.flushed)
+                let sequence = closed.sequence.max(version.flushed);
+                (sequence, self.seals(&version, closed.segment))
             }
             (None, pinned) => {
                 segments.extend(pinned.into_iter().flatten().cloned());
-                self.visible()
+                (self.visible(), version.as_edit().sealed)
             }
         };
         let indices = manifest.indices.iter();
         let edit = Edit {
             next_file: Some(self.next_file.load(Relaxed)),
+            sealed,
             indices: indices.map(|(name, id)| (*id, name.clone())).collect(),
             ..version.as_edit()
         };

@@ -11,7 +11,6 @@
 //! payload  = 1 · sequence u64 · count u32 · operation*      a batch; its operations take sequence, sequence+1, ...
 //!          | 2 · after u64 · record*                        a restart: whatever earlier segments hold after sequence number
 //!                                                           `after` is void and repeated here (headers unchecked)
-//!          | 3                                              the end: the database was closed, all before is durable
 //! operation = 1 · key · value          put
 //!           | 2 · key                  delete
 //!           | 3 · from · to            delete range, `to` excluded
@@ -19,9 +18,11 @@
 //! ```
 //!
 //! A segment takes the batches of one memtable. Sequence numbers run on without a gap over records
-//! and segments, which shows a missing piece. The last segment may end in bytes that do not check,
-//! because the machine stopped in the middle of a write. They are cut, unless a later record says
-//! that they had been durable.
+//! and segments, which shows a missing piece. The header is written with the first record, so that a
+//! segment that took no batch is empty. The last segment may end in bytes that do not check, because
+//! the machine stopped in the middle of a write. They are cut, unless a later record says that they
+//! had been durable. A segment that was closed and is durable has its length and hash in the
+//! manifest, and nothing of it may be missing.
 
 use crate::coding::{Decoder, NUMBER_MAX, number_in, put_bytes, put_varint, u32_at, u64_at};
 use crate::keys::INDEX_BYTES;
@@ -36,7 +37,6 @@ pub(crate) const OPERATIONS_AT: usize = RECORD_HEADER_BYTES + 13;
 const MAGIC: [u8; 8] = *b"babulog\x01";
 const BATCH: u8 = 1;
 const RESTART: u8 = 2;
-const END: u8 = 3;
 
 pub(crate) fn segment_name(number: u64) -> String {
     format!("{number:06}.log")
@@ -98,12 +98,6 @@ pub(crate) fn is_restart(kind: u8) -> bool {
     kind == RESTART
 }
 
-pub(crate) fn end() -> Vec<u8> {
-    let mut out = vec![0; RECORD_HEADER_BYTES];
-    out.push(END);
-    out
-}
-
 pub(crate) fn put_operation(
     out: &mut Vec<u8>,
     tag: u8,
@@ -158,7 +152,6 @@ pub(crate) enum Payload {
         /// Where in the record its records lie.
         records: Vec<Range<usize>>,
     },
-    End,
 }
 
 /// Decodes a record with its header; `None` when it is not well formed. Operations are not looked
@@ -181,7 +174,6 @@ pub(crate) fn decode(record: &[u8]) -> Option<Payload> {
             }
             Some(Payload::Restart { after, records })
         }
-        END => Some(Payload::End),
         _ => None,
     }
 }

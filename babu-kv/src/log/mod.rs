@@ -2,5 +2,6 @@
 
 pub(crate) mod format;
 pub(crate) mod reader;
+pub(crate) mod seal;
 pub(crate) mod spare;
 pub(crate) mod writer;

@@ -6,7 +6,10 @@
 //! what is missing had been durable: then the log is damaged, which is an error. Up to where a
 //! restart record says, nothing may be missing either.
 
-use super::format::{self, Payload, RECORD_HEADER_BYTES, SEGMENT_HEADER_BYTES};
+use super::{
+    format::{self, Payload, RECORD_HEADER_BYTES, SEGMENT_HEADER_BYTES},
+    seal::Seal,
+};
 use crate::{
     coding::Decoder,
     error::{Context, Error, Result},
@@ -18,9 +21,11 @@ use crate::{
 };
 use format::{OPERATIONS_AT, Operation};
 use std::{
+    collections::BTreeMap,
     path::{Path, PathBuf},
     sync::Arc,
 };
+use xxhash_rust::xxh3::xxh3_64;
 
 pub(crate) struct Replayed {
     /// From new to old; they were full.
@@ -28,8 +33,8 @@ pub(crate) struct Replayed {
     pub active: Arc<Memtable>,
     /// The last sequence number.
     pub last: u64,
-    /// Number and bytes of each segment that was taken in, without what is torn.
-    pub segments: Vec<(u64, u64)>,
+    /// Each segment that was taken in, without what is torn.
+    pub segments: Vec<Seal>,
 }
 
 pub(crate) struct Replay<'a> {
@@ -40,6 +45,7 @@ pub(crate) struct Replay<'a> {
     /// The number of the last index.
     pub indices: u32,
     pub memtable_bytes: usize,
+    pub sealed: &'a BTreeMap<u64, Seal>,
     /// Whether what is torn is cut. Otherwise it is left out, and stays where it is.
     pub cuts: bool,
 }
@@ -77,11 +83,18 @@ impl Replay<'_> {
             let path = self.path(*segment);
             let bytes = read_file(self.fs, &path)?;
             let stop = self.read(*segment, &bytes, limits[n], &mut progress)?;
-            taken.push((*segment, bytes.len() as u64));
+            self.check_seal(*segment, &bytes, stop.as_ref())?;
+            let kept = match &stop {
+                Some(Stop::Break(offset, _)) if limits[n] == u64::MAX => kept_bytes(*offset),
+                _ => bytes.len(),
+            };
+            taken.push(Seal {
+                segment: *segment,
+                bytes: kept as u64,
+                hash: xxh3_64(&bytes[..kept]),
+            });
             match stop {
                 Some(Stop::Break(offset, what)) if limits[n] == u64::MAX => {
-                    taken.pop();
-                    taken.push((*segment, kept_bytes(offset)));
                     self.cut(&segments[n..], &bytes, offset, what, progress.last)?;
                     break;
                 }
@@ -102,8 +115,23 @@ impl Replay<'_> {
         })
     }
 
+    /// A sealed segment is as it was when it was closed.
+    fn check_seal(&self, segment: u64, bytes: &[u8], stop: Option<&Stop>) -> Result<()> {
+        let Some(seal) = self.sealed.get(&segment) else {
+            return Ok(());
+        };
+        let end = seal.bytes.min(bytes.len() as u64);
+        let (offset, what) = match stop {
+            Some(Stop::Break(offset, what)) => (*offset as u64, *what),
+            _ if bytes.len() as u64 != seal.bytes => (end, "the segment had another length"),
+            _ if xxh3_64(bytes) != seal.hash => (0, "the segment had other bytes"),
+            _ => return Ok(()),
+        };
+        Err(Error::corrupt(&self.path(segment), offset, what))
+    }
+
     fn make_durable(&self, segments: &[u64]) -> Result<()> {
-        for segment in segments {
+        for segment in segments.iter().filter(|s| !self.sealed.contains_key(s)) {
             let path = self.path(*segment);
             if self.fs.exists(&path).at("look up", &path)? {
                 let file = self.fs.open(&path, Open::Write).at("open", &path)?;
@@ -207,7 +235,6 @@ impl Replay<'_> {
                         }
                     }
                 }
-                Payload::End => {}
             }
             at += checked.length;
         }
@@ -290,7 +317,8 @@ impl Replay<'_> {
                 format!("{what}, and what follows shows that it had been durable"),
             )
         };
-        if durable_after(bytes, *first, offset) > last {
+        let sealed = later.iter().any(|s| self.sealed.contains_key(s));
+        if sealed || durable_after(bytes, *first, offset) > last {
             return Err(damaged());
         }
         for segment in later {
@@ -312,16 +340,17 @@ impl Replay<'_> {
         }
         self.fs.sync_dir(self.dir).at("sync", self.dir)?;
         let file = self.fs.open(&path, Open::Write).at("open", &path)?;
-        file.set_len(kept_bytes(offset)).at("truncate", &path)
+        file.set_len(kept_bytes(offset) as u64)
+            .at("truncate", &path)
     }
 }
 
 /// Bytes that stay of a segment that breaks at `offset`.
-fn kept_bytes(offset: usize) -> u64 {
+fn kept_bytes(offset: usize) -> usize {
     if offset < SEGMENT_HEADER_BYTES {
         0
     } else {
-        offset as u64
+        offset
     }
 }
 

@@ -157,9 +157,9 @@ mod tests {
         spares.prepare().unwrap();
         spares.prepare().unwrap();
         fs.arm(None);
-        assert_eq!(log.rotate(&spares).unwrap().number, 7);
+        assert_eq!(log.rotate(&spares).unwrap().0.number, 7);
         assert_eq!(fs.calls(), 0);
-        assert_eq!(log.rotate(&spares).unwrap().number, 8);
+        assert_eq!(log.rotate(&spares).unwrap().0.number, 8);
         assert_eq!(files(&fs), ["000007.log", "000008.log"]);
     }
 

