@@ -5,8 +5,8 @@ use crate::{
     expected::{Expected, INDICES, Id, Place, Slot, THREADS, places},
 };
 use anyhow::{Context, Result, bail, ensure};
-use babu_kv::{Database, Index, Options, Snapshot};
-use std::collections::BTreeMap;
+use babu_kv::{Database, Index, Options, Snapshot, backup, fs::RealFs};
+use std::{collections::BTreeMap, path::Path};
 
 /// The indices, in the order of their places.
 pub fn indices(database: &Database) -> Result<Vec<Index>> {
@@ -62,9 +62,27 @@ pub fn run(places_of_run: &Places, options: Options) -> Result<u64> {
     }
     let changes = snapshot.sequence();
     drop(snapshot);
+    backups(&places_of_run.backups)?;
     database.verify().context("verify")?;
     database.close().context("close")?;
     Ok(changes)
+}
+
+/// Each backup that is listed is whole, whenever the one that made it was killed.
+fn backups(dir: &Path) -> Result<()> {
+    if !dir.exists() {
+        return Ok(());
+    }
+    for listed in backup::list(&RealFs, dir).context("list backups")? {
+        let number = listed?.number;
+        let report = backup::verify(&RealFs, dir, number)?;
+        ensure!(
+            report.damage.is_empty(),
+            "backup {number}: {:?}",
+            report.damage
+        );
+    }
+    Ok(())
 }
 
 /// Takes the keys of a thread out of `there` when they are as expected: all as before its last

@@ -52,7 +52,7 @@ struct Arguments {
 /// Small sizes, so that flushes and compactions are always under way; different at every start.
 fn options(random: &mut StdRng) -> Options {
     Options {
-        memtable_bytes: 16 << random.random_range(10..16),
+        memtable_bytes: 2 << random.random_range(10..19),
         table_bytes: 16 << random.random_range(10..14),
         block_bytes: 256 << random.random_range(0..5),
         cache_bytes: 64 << random.random_range(10..16),
@@ -67,7 +67,9 @@ fn options(random: &mut StdRng) -> Options {
 struct Places {
     database: PathBuf,
     expected: PathBuf,
-    checkpoint: PathBuf,
+    /// A copy that is just being compared.
+    copy: PathBuf,
+    backups: PathBuf,
 }
 
 impl Places {
@@ -75,7 +77,8 @@ impl Places {
         Places {
             database: dir.join("database"),
             expected: dir.join("expected"),
-            checkpoint: dir.join("checkpoint"),
+            copy: dir.join("copy"),
+            backups: dir.join("backups"),
         }
     }
 }
@@ -123,8 +126,8 @@ fn run(minutes: f64, seed: u64, dir: &Path) -> Result<bool> {
             return Ok(false);
         }
         kills += 1;
-        if places.checkpoint.exists() {
-            fs::remove_dir_all(&places.checkpoint)?;
+        if places.copy.exists() {
+            fs::remove_dir_all(&places.copy)?;
         }
         batches = match check::run(&places, options(&mut random)) {
             Ok(batches) => batches,

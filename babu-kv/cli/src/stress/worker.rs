@@ -6,7 +6,7 @@ use crate::{
     expected::{Expected, INDICES, Id, KEYS, NUMBER_MAX, Place, Slot, THREADS, places},
 };
 use anyhow::{Result, bail, ensure};
-use babu_kv::{Background, Batch, Database, Durability, Index, Options};
+use babu_kv::{Background, Batch, Database, Durability, Index, Options, backup, fs::RealFs};
 use rand::{Rng, SeedableRng, rngs::StdRng};
 use std::{
     collections::BTreeMap,
@@ -89,6 +89,7 @@ impl<'a> Writer<'a> {
                 980..990 => self.database.flush()?,
                 990..993 => self.database.compact()?,
                 993 if self.thread == 0 => self.checkpoint()?,
+                994 if self.thread == 0 => self.backup()?,
                 _ => {}
             }
         }
@@ -185,10 +186,23 @@ impl<'a> Writer<'a> {
         Ok(())
     }
 
-    /// A copy has what this thread committed before, all of it and nothing else.
     fn checkpoint(&mut self) -> Result<()> {
-        let dir = &self.places.checkpoint;
+        let dir = &self.places.copy;
         self.database.checkpoint(dir)?;
+        self.compare_copy()
+    }
+
+    fn backup(&mut self) -> Result<()> {
+        let (backups, copy) = (&self.places.backups, &self.places.copy);
+        let made = self.database.backup(backups)?;
+        backup::restore(&RealFs, backups, made.number, copy)?;
+        backup::prune(&RealFs, backups, 3)?;
+        self.compare_copy()
+    }
+
+    /// A copy has what this thread committed before, all of it and nothing else.
+    fn compare_copy(&mut self) -> Result<()> {
+        let dir = &self.places.copy;
         let options = Options {
             background: Background::Inline,
             ..crate::options(&mut self.random)
