@@ -35,18 +35,23 @@ use crate::{
     threads::{
         Mutex, RwLock,
         atomic::{
-            AtomicBool, AtomicU32, AtomicU64, Ordering::AcqRel, Ordering::Acquire,
+            AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering::AcqRel, Ordering::Acquire,
             Ordering::Relaxed, Ordering::Release,
         },
     },
     worker::Work,
 };
-use std::{io, mem, sync::Arc};
+use std::{
+    io, mem,
+    sync::{Arc, Weak},
+};
 
 /// Longest name of an index in bytes.
 const NAME_BYTES_MAX: usize = 255;
 /// Most indices in a database.
 const INDICES_MAX: u32 = 1 << 20;
+/// A memtable that fills divides the budget of memory anew so many times.
+const ACTIVE_STEPS: usize = 8;
 /// How often closing the log is tried while syncs fail.
 const CLOSE_ATTEMPTS: usize = 3;
 
@@ -64,6 +69,10 @@ pub(crate) struct Core {
     pub compacting: Mutex<()>,
     pub counters: Counters,
     state: RwLock<Arc<State>>,
+    /// Flushed memtables, which readers may hold.
+    retired: Mutex<Vec<Weak<Memtable>>>,
+    /// What the active memtable counts for in the budget of memory.
+    active_bytes: AtomicUsize,
     visible: AtomicU64,
     index_count: AtomicU32,
     writers: Writers,
@@ -118,7 +127,7 @@ impl Core {
             closed_logs,
         } = opened;
         let spares = Spares::new(tables.fs.clone(), tables.dir.clone(), next_segment);
-        Core {
+        let core = Core {
             options,
             index_count: AtomicU32::new(manifest.indices.values().copied().max().unwrap_or(0)),
             manifest: Mutex::new(manifest),
@@ -132,6 +141,8 @@ impl Core {
             counters: Counters::default(),
             oldest_log: AtomicU64::new(state.version.log_number),
             state: RwLock::new(Arc::new(state)),
+            retired: Mutex::default(),
+            active_bytes: AtomicUsize::new(0),
             visible: AtomicU64::new(last),
             writers: Writers::default(),
             log: Mutex::new(LogWriter::new(last + 1)),
@@ -141,7 +152,9 @@ impl Core {
             lock: Mutex::new(lock),
             read_only,
             tables,
-        }
+        };
+        core.divide_memory();
+        core
     }
 
     pub(crate) fn is_closed(&self) -> bool {
@@ -188,10 +201,35 @@ impl Core {
         let mut state = self.state.write();
         let mut next = (**state).clone();
         change(&mut next);
+        let oldest = state.waiting.last().map(|w| Arc::downgrade(&w.memtable));
+        let flushed = oldest.filter(|_| next.waiting.len() < state.waiting.len());
         let old = mem::replace(&mut *state, Arc::new(next));
         drop(state);
         // Perhaps the last holder of a memtable; readers need not wait for its end.
         drop(old);
+        self.retired.lock().extend(flushed);
+        self.divide_memory();
+    }
+
+    /// Bytes of flushed memtables that readers hold.
+    pub(crate) fn pinned_memtable_bytes(&self) -> usize {
+        let mut retired = self.retired.lock();
+        retired.retain(|memtable| memtable.strong_count() > 0);
+        let held = retired.iter().filter_map(Weak::upgrade);
+        held.map(|memtable| memtable.bytes()).sum()
+    }
+
+    /// Divides the budget of memory, given what memtables take now. The active one counts for more
+    /// than it holds, so that not every batch divides anew.
+    fn divide_memory(&self) {
+        let state = self.state();
+        let step = self.options.memtable_bytes / ACTIVE_STEPS + 1;
+        let active = state.active.bytes().next_multiple_of(step);
+        let waiting: usize = state.waiting.iter().map(|w| w.memtable.bytes()).sum();
+        drop(state);
+        self.active_bytes.store(active, Relaxed);
+        self.tables
+            .set_memtable_bytes(active + waiting + self.pinned_memtable_bytes());
     }
 
     /// Writes a batch to the log and makes it visible; gives the number of its last operation.
@@ -290,7 +328,11 @@ impl Core {
 
     /// Rotates a full memtable, waiting for flushes when too many are full already.
     fn make_room(&self, log: &mut LogWriter) -> Result<()> {
-        if self.state().active.bytes() < self.options.memtable_bytes {
+        let active_bytes = self.state().active.bytes();
+        if active_bytes < self.options.memtable_bytes {
+            if active_bytes > self.active_bytes.load(Relaxed) {
+                self.divide_memory();
+            }
             Ok(())
         } else {
             self.rotate(log)

@@ -289,6 +289,7 @@ impl Database {
     pub fn stats(&self) -> Stats {
         let core = self.core();
         let state = core.state();
+        let cache = core.tables.cache.stats();
         let waiting: usize = state.waiting.iter().map(|w| w.memtable.bytes()).sum();
         let level = |tables: &Vec<Arc<crate::table::Table>>| LevelStats {
             tables: tables.len(),
@@ -301,10 +302,15 @@ impl Database {
             sequence_durable: core.syncs.durable(),
             memtable_bytes: state.active.bytes() + waiting,
             memtables_waiting: state.waiting.len(),
-            cache_bytes: core.tables.cache.bytes(),
-            cache_hits: core.tables.cache.hits.load(Relaxed),
-            cache_misses: core.tables.cache.misses.load(Relaxed),
-            index_bytes: state.version.tables().map(|t| t.resident_bytes()).sum(),
+            memory_bytes_max: core.tables.memory.total_bytes(),
+            cache_bytes: cache.bytes,
+            cache_hits: cache.hits,
+            cache_misses: cache.misses,
+            index_bytes: core.tables.readers.bytes(),
+            open_tables: core.tables.readers.count(),
+            pinned_block_bytes: cache.pinned_bytes,
+            pinned_memtable_bytes: core.pinned_memtable_bytes(),
+            pinned_table_bytes: core.tables.obsolete_bytes.load(Relaxed),
             levels: state.version.levels.iter().map(level).collect(),
             commits: core.counters.commits.load(Relaxed),
             log_writes: core.counters.log_writes.load(Relaxed),

@@ -52,7 +52,7 @@
 //! | `log` | segments of the log: format, writing, replay |
 //! | `memtable`, `state` | the newest entries; what a reader reads |
 //! | `tombstones` | deleted ranges, arranged for questions |
-//! | `table`, `cache` | sorted tables: format, building, reading |
+//! | `table`, `cache`, `memory` | sorted tables: format, building, reading; what stays in memory |
 //! | `manifest` | which files make up the database |
 //! | `flush`, `compact`, `idle`, `worker` | from memory to disk and down the levels |
 //! | `threads` | what threads meet in, so that a scheduler can take their place |
@@ -80,6 +80,7 @@ mod iter;
 mod keys;
 mod log;
 mod manifest;
+mod memory;
 mod memtable;
 mod open;
 mod options;

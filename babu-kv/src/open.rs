@@ -2,7 +2,6 @@
 //! belongs to it.
 
 use crate::{
-    cache::Cache,
     core::{Core, Opened},
     error::{Context, Error, Result},
     fs::Open,
@@ -15,7 +14,6 @@ use crate::{
     options::Options,
     state::State,
     table::{Tables, format as table_format},
-    threads::atomic::AtomicU64,
 };
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -36,13 +34,7 @@ pub(crate) fn open(dir: &Path, options: Options) -> Result<Core> {
         },
         _ => Error::io("lock", dir, e),
     })?;
-    let cache = Cache::new(options.cache_bytes);
-    let tables = Arc::new(Tables {
-        fs,
-        dir: dir.to_path_buf(),
-        cache,
-        removals_failed: AtomicU64::new(0),
-    });
+    let tables = Arc::new(Tables::new(fs, dir, &options));
     // Small beside the tables that it lists.
     let rewrite_bytes = options.table_bytes as u64 / 16;
     let current = dir.join(manifest_format::CURRENT);

@@ -1,6 +1,10 @@
 //! What can be chosen when a database is opened.
 
-use crate::fs::{Fs, RealFs};
+use crate::{
+    fs::{Fs, RealFs},
+    memory,
+    table::readers,
+};
 use std::sync::Arc;
 
 /// Who does flushes and compactions.
@@ -34,9 +38,16 @@ pub struct Options {
     /// Full memtables that may wait for their flush before writers wait. Default 3. Doubling:
     /// longer bursts without a stall, and up to twice the memory.
     pub memtables_waiting: usize,
-    /// Bytes of table blocks kept in memory. Default 64 MiB. Doubling: more reads answered without
-    /// the disk.
-    pub cache_bytes: usize,
+    /// Bytes of memory for memtables, for filters and indices of open tables, and for blocks of
+    /// tables, in this order: the block cache has what the others leave. Default 192 MiB, which is
+    /// 64 MiB of blocks when all memtables are full. Memtables take three quarters at most, so that
+    /// `memtable_bytes` is less when `memtables_waiting` + 1 of them would take more. Doubling: more
+    /// reads answered without the disk, and more tables that need not be opened again.
+    pub memory_bytes: usize,
+    /// Tables that are open at once, each with a file descriptor; those used least recently are
+    /// closed. At least 8. Default a quarter of the descriptors that the process may have
+    /// (`RLIMIT_NOFILE`). Doubling: fewer tables of a large database are opened again.
+    pub open_tables: usize,
     /// Bytes of a table block before compression. Default 4 KiB. Doubling: smaller indices of
     /// tables, more bytes read for each lookup.
     pub block_bytes: usize,
@@ -67,7 +78,8 @@ impl Default for Options {
         Options {
             memtable_bytes: 32 << 20,
             memtables_waiting: 3,
-            cache_bytes: 64 << 20,
+            memory_bytes: 192 << 20,
+            open_tables: readers::open_max_of_process(),
             block_bytes: 4 << 10,
             table_bytes: 16 << 20,
             level0_tables: 8,
@@ -92,8 +104,13 @@ impl Options {
 
     /// The same with every value inside its bounds.
     pub(crate) fn bounded(mut self) -> Options {
-        self.memtable_bytes = self.memtable_bytes.clamp(1 << 10, 1 << 30);
         self.memtables_waiting = self.memtables_waiting.clamp(1, 64);
+        let memtable_bytes_max =
+            memory::memtable_bytes_max(self.memory_bytes, self.memtables_waiting);
+        self.memtable_bytes = self
+            .memtable_bytes
+            .min(memtable_bytes_max)
+            .clamp(1 << 10, 1 << 30);
         self.block_bytes = self.block_bytes.clamp(64, 1 << 20);
         self.table_bytes = self.table_bytes.clamp(1 << 10, 1 << 28);
         self.level0_tables = self.level0_tables.clamp(1, 64);

@@ -7,7 +7,6 @@
 //! batches.
 
 use crate::{
-    cache::Cache,
     core::{Core, Opened},
     error::{Context, Error, Result},
     fs::{File, Fs, Lock, Open, Space},
@@ -21,7 +20,7 @@ use crate::{
     options::{Background, Options},
     state::State,
     table::Tables,
-    threads::{Mutex, atomic::AtomicU64},
+    threads::Mutex,
 };
 use std::{
     collections::BTreeMap,
@@ -86,12 +85,7 @@ fn attempt(dir: &Path, options: &Options) -> Result<Core> {
         inner: options.fs.clone(),
         pinned: Mutex::default(),
     });
-    let tables = Arc::new(Tables {
-        fs: fs.clone(),
-        dir: dir.to_path_buf(),
-        cache: Cache::new(options.cache_bytes),
-        removals_failed: AtomicU64::new(0),
-    });
+    let tables = Arc::new(Tables::new(fs.clone(), dir, options));
     let (manifest, version, next_file) = Manifest::open_read_only(&tables)?;
     let files = Files::list(&tables)?;
     files.check(&tables, &version)?;

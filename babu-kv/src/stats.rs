@@ -51,6 +51,8 @@ pub struct Stats {
     pub memtable_bytes: usize,
     /// Memtables that wait for their flush.
     pub memtables_waiting: usize,
+    /// The budget of memtables, open tables and cache.
+    pub memory_bytes_max: usize,
     /// Bytes of blocks in the cache.
     pub cache_bytes: usize,
     /// Blocks found in the cache.
@@ -59,6 +61,14 @@ pub struct Stats {
     pub cache_misses: u64,
     /// Bytes of indices and filters of open tables.
     pub index_bytes: usize,
+    /// Tables that are open.
+    pub open_tables: usize,
+    /// Bytes of blocks that values or iterators hold and that have lost their place in the cache.
+    pub pinned_block_bytes: usize,
+    /// Bytes of memtables that were flushed and that snapshots or iterators hold.
+    pub pinned_memtable_bytes: usize,
+    /// Bytes on disk of tables that are obsolete and that snapshots, iterators or backups hold.
+    pub pinned_table_bytes: u64,
     /// Levels of tables, level 0 first.
     pub levels: Vec<LevelStats>,
     /// Batches committed.

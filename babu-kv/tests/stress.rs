@@ -20,7 +20,7 @@ fn small() -> Options {
         block_bytes: 512,
         level0_tables: 2,
         level1_bytes: 16 << 10,
-        cache_bytes: 64 << 10,
+        memory_bytes: 256 << 10,
         ..Options::default()
     }
 }

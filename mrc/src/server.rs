@@ -31,8 +31,10 @@ use crate::workers::Workers;
 /// Most recalls that wait to be sent; what does not fit is not sent, and the leases run out.
 const RECALLS_MAX: usize = 4096;
 
-/// Most bytes of the directory's memtable, and of its cache.
-const DIRECTORY_BYTES_MAX: usize = 1 << 20;
+/// Most bytes of the directory's memtable.
+const DIRECTORY_MEMTABLE_BYTES_MAX: usize = 1 << 20;
+/// Most bytes of memory for the directory: memtables in bursts, and 1 MiB for what is read.
+const DIRECTORY_MEMORY_BYTES_MAX: usize = 5 << 20;
 
 /// What an [`Mrc`] needs to know.
 #[derive(Clone)]
@@ -41,10 +43,11 @@ pub struct MrcOptions {
     pub dir: PathBuf,
     /// Identity of this MRC; the folder belongs to it from the first start on.
     pub id: ServiceId,
-    /// Options of every volume's database; that of the directory takes less. The defaults take 8
-    /// MiB of memtable, four times that in bursts, and 32 MiB of cache for each volume. A memtable
-    /// is never larger, and smaller on a small disk, so that its flush fits into what is kept free;
-    /// doubling `cache_bytes` doubles the cache.
+    /// Options of every volume's database; that of the directory takes less. The defaults take 64
+    /// MiB for each volume: 8 MiB of memtable, four times that in bursts, and the rest for what is
+    /// read. A memtable is never larger, and smaller on a small disk, so that its flush fits into
+    /// what is kept free; doubling `memory_bytes` leaves three times as much for what is read when
+    /// memtables are full.
     pub kv: babu_kv::Options,
     /// Clock, randomness and the place for blocking work.
     pub env: Env,
@@ -71,7 +74,7 @@ impl MrcOptions {
             id,
             kv: babu_kv::Options {
                 memtable_bytes: 8 << 20,
-                cache_bytes: 32 << 20,
+                memory_bytes: 64 << 20,
                 ..babu_kv::Options::default()
             },
             env,
@@ -125,8 +128,8 @@ impl Mrc {
             options.kv.memtable_bytes = memtable_bytes(&space, options.kv.memtable_bytes);
         }
         let small = babu_kv::Options {
-            memtable_bytes: options.kv.memtable_bytes.min(DIRECTORY_BYTES_MAX),
-            cache_bytes: options.kv.cache_bytes.min(DIRECTORY_BYTES_MAX),
+            memtable_bytes: options.kv.memtable_bytes.min(DIRECTORY_MEMTABLE_BYTES_MAX),
+            memory_bytes: options.kv.memory_bytes.min(DIRECTORY_MEMORY_BYTES_MAX),
             ..options.kv.clone()
         };
         let directory = Directory::open(

@@ -32,8 +32,8 @@ pub struct OsdOptions {
     /// at most a sixteenth of the disk. Default 64 MiB. Doubling: more room for them, less for
     /// data.
     pub reserve_bytes: u64,
-    /// Bytes of the index's block cache. Default 32 MiB. Doubling: more objects are found without
-    /// reading the disk.
+    /// Bytes of blocks, filters and block indices of the index in memory, beside its memtables.
+    /// Default 32 MiB. Doubling: more objects are found without reading the disk.
     pub index_cache_bytes: usize,
     /// Whether blocks are compressed where a sample says that it pays. Default true.
     pub compress: bool,

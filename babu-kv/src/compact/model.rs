@@ -6,7 +6,6 @@ use super::{
     pick::{level0_runs, pick, pick_idle},
 };
 use crate::{
-    cache::Cache,
     fs::MemoryFs,
     keys::full_key,
     manifest::{edit::Edit, version::Version},
@@ -14,7 +13,7 @@ use crate::{
     table::{Table, TableMeta, Tables},
 };
 use proptest::prelude::*;
-use std::{collections::BTreeMap, path::PathBuf, sync::Arc};
+use std::{collections::BTreeMap, path::Path, sync::Arc};
 
 const ENTRY_BYTES: u64 = 100;
 
@@ -39,12 +38,8 @@ struct Levels {
 
 impl Levels {
     fn new(options: Options) -> Levels {
-        let tables = Tables {
-            fs: Arc::new(MemoryFs::new()),
-            dir: PathBuf::from("/db"),
-            cache: Cache::new(0),
-            removals_failed: Default::default(),
-        };
+        let fs = Arc::new(MemoryFs::new());
+        let tables = Tables::new(fs, Path::new("/db"), &options);
         Levels {
             tables: Arc::new(tables),
             options,

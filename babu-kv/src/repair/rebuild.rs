@@ -2,7 +2,6 @@
 
 use super::{ManifestState, Report, evidence::Evidence, log};
 use crate::{
-    cache::Cache,
     error::{Context, Result},
     fs::Open,
     iter::{Cursor, Entry},
@@ -19,7 +18,6 @@ use crate::{
         format as table_format,
         salvage::{Lost, SalvageCursor, Salvaged, salvage},
     },
-    threads::atomic::AtomicU64,
     tombstones::Tombstones,
 };
 use std::{
@@ -51,14 +49,7 @@ pub(super) fn run(
     report: &mut Report,
     meter: &mut Meter<'_>,
 ) -> Result<()> {
-    let tables = |dir: &Path| {
-        Arc::new(Tables {
-            fs: options.fs.clone(),
-            dir: dir.to_path_buf(),
-            cache: Cache::new(0),
-            removals_failed: AtomicU64::new(0),
-        })
-    };
+    let tables = |dir: &Path| Arc::new(Tables::new(options.fs.clone(), dir, options));
     let mut build = Build {
         from: tables(dir),
         to: tables(work),

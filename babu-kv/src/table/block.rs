@@ -130,6 +130,11 @@ impl Block {
         self.data.len()
     }
 
+    /// Whether another clone, or a value in it, keeps it in memory.
+    pub(crate) fn is_shared(&self) -> bool {
+        Arc::strong_count(&self.data) > 1
+    }
+
     fn entries(&self) -> &[u8] {
         &self.data[..self.entries_end as usize]
     }

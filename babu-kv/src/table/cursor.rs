@@ -43,7 +43,8 @@ impl TableCursor {
 
 impl Cursor for TableCursor {
     fn seek(&mut self, key: &[u8]) -> Result<()> {
-        let index = self.table.reader()?.index();
+        let reader = self.table.reader()?;
+        let index = reader.index();
         let n = index.find(key);
         if n == index.len() {
             self.block = None;
@@ -54,7 +55,8 @@ impl Cursor for TableCursor {
     }
 
     fn seek_back(&mut self, before: Option<&[u8]>) -> Result<()> {
-        let index = self.table.reader()?.index();
+        let reader = self.table.reader()?;
+        let index = reader.index();
         let blocks = index.len();
         let n = before
             .map_or(blocks, |key| index.find(key))

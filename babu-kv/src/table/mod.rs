@@ -3,9 +3,11 @@
 pub(crate) mod block;
 pub(crate) mod builder;
 pub(crate) mod cursor;
+mod descriptors;
 pub(crate) mod filter;
 pub(crate) mod format;
 pub(crate) mod reader;
+pub(crate) mod readers;
 pub(crate) mod salvage;
 
 use crate::{
@@ -13,18 +15,19 @@ use crate::{
     error::Result,
     fs::Fs,
     keys,
+    memory::Memory,
     memtable::Found,
-    threads::{
-        Mutex,
-        atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
-    },
+    options::Options,
+    threads::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
     tombstones::Tombstones,
 };
+use descriptors::Sparing;
 use reader::Reader;
+use readers::{Opened, Readers, Slot};
 use std::{
     fmt,
-    path::PathBuf,
-    sync::{Arc, OnceLock},
+    path::{Path, PathBuf},
+    sync::Arc,
 };
 
 /// What all tables of a database share.
@@ -32,10 +35,32 @@ pub(crate) struct Tables {
     pub fs: Arc<dyn Fs>,
     pub dir: PathBuf,
     pub cache: Cache,
+    pub readers: Arc<Readers>,
+    pub memory: Memory,
     pub removals_failed: AtomicU64,
+    /// Bytes of tables that no version to come names and that a reader still holds.
+    pub obsolete_bytes: AtomicU64,
 }
 
 impl Tables {
+    pub(crate) fn new(fs: Arc<dyn Fs>, dir: &Path, options: &Options) -> Tables {
+        let readers = Arc::new(Readers::new(options.open_tables));
+        Tables {
+            fs: Arc::new(Sparing::new(fs, &readers)),
+            dir: dir.to_path_buf(),
+            cache: Cache::new(options.memory_bytes),
+            readers,
+            memory: Memory::new(options.memory_bytes),
+            removals_failed: AtomicU64::new(0),
+            obsolete_bytes: AtomicU64::new(0),
+        }
+    }
+
+    /// Memtables take so many bytes now.
+    pub(crate) fn set_memtable_bytes(&self, bytes: usize) {
+        self.memory.set_memtables(bytes, &self.readers, &self.cache);
+    }
+
     pub(crate) fn path(&self, number: u64) -> PathBuf {
         self.dir.join(format::table_name(number))
     }
@@ -58,13 +83,12 @@ pub(crate) struct TableMeta {
     pub to: Vec<u8>,
 }
 
-/// A table in a version. The file is opened at the first read, and removed when the last version or
-/// reader that holds an obsolete one is gone.
+/// A table in a version. The file is opened when it is read and may be closed between two reads. It
+/// is removed when the last version or reader that holds an obsolete one is gone.
 pub(crate) struct Table {
     pub meta: TableMeta,
     tables: Arc<Tables>,
-    reader: OnceLock<Arc<Reader>>,
-    opening: Mutex<()>,
+    slot: Arc<Slot>,
     obsolete: AtomicBool,
 }
 
@@ -73,31 +97,30 @@ impl Table {
         Arc::new(Table {
             meta,
             tables,
-            reader: OnceLock::new(),
-            opening: Mutex::new(()),
+            slot: Arc::default(),
             obsolete: AtomicBool::new(false),
         })
     }
 
-    pub(crate) fn reader(&self) -> Result<&Arc<Reader>> {
-        if let Some(reader) = self.reader.get() {
+    /// The open file, for one use: whoever keeps it keeps a descriptor.
+    pub(crate) fn reader(&self) -> Result<Opened> {
+        if let Some(reader) = self.slot.get() {
             return Ok(reader);
         }
-        let _one = self.opening.lock();
-        if let Some(reader) = self.reader.get() {
+        // Only one thread opens a table. The lock is held while the file is read, and only those
+        // wait who need the same table.
+        let _one = self.slot.opening.lock();
+        if let Some(reader) = self.slot.get() {
             return Ok(reader);
         }
-        let reader = Arc::new(Reader::open(
-            self.tables.clone(),
-            self.meta.number,
-            self.meta.size,
-        )?);
-        Ok(self.reader.get_or_init(|| reader))
-    }
-
-    /// Bytes that the open table keeps in memory.
-    pub(crate) fn resident_bytes(&self) -> usize {
-        self.reader.get().map_or(0, |reader| reader.bytes())
+        let number = self.meta.number;
+        let reader = self.tables.readers.open(number, &self.slot, || {
+            Reader::open(self.tables.clone(), number, self.meta.size)
+        })?;
+        self.tables
+            .memory
+            .divide(&self.tables.readers, &self.tables.cache);
+        Ok(reader)
     }
 
     /// Reads the whole file and compares it with what the manifest says of it.
@@ -107,7 +130,11 @@ impl Table {
 
     /// No version that will be opened again names this table.
     pub(crate) fn make_obsolete(&self) {
-        self.obsolete.store(true, Relaxed);
+        if !self.obsolete.swap(true, Relaxed) {
+            self.tables
+                .obsolete_bytes
+                .fetch_add(self.meta.size, Relaxed);
+        }
     }
 
     pub(crate) fn covers(&self, key: &[u8]) -> bool {
@@ -129,7 +156,8 @@ impl Table {
     /// Adds the range tombstones that share keys with `range`.
     pub(crate) fn tombstones_into(&self, range: &keys::Range, out: &mut Tombstones) -> Result<()> {
         if self.meta.tombstones > 0 {
-            let here = self.reader()?.tombstones().within(range, u64::MAX);
+            let reader = self.reader()?;
+            let here = reader.tombstones().within(range, u64::MAX);
             here.for_each(|t| out.add(t));
         }
         Ok(())
@@ -146,8 +174,11 @@ impl Table {
 
 impl Drop for Table {
     fn drop(&mut self) {
+        self.tables.readers.close(self.meta.number);
         if self.obsolete.load(Relaxed) {
-            self.reader.take();
+            self.tables
+                .obsolete_bytes
+                .fetch_sub(self.meta.size, Relaxed);
             // What cannot be removed now is removed at the next open.
             if self
                 .tables

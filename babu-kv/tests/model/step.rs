@@ -102,7 +102,8 @@ pub fn options() -> impl Strategy<Value = Options> {
                 table_bytes: 1 << table,
                 level0_tables: level0,
                 level1_bytes: 1 << level1,
-                cache_bytes: 1 << cache,
+                memory_bytes: (1 << cache) + (6 << memtable),
+                open_tables: 8,
                 filter_bits_per_key: bits,
                 compression,
                 background: if threads {

@@ -102,14 +102,17 @@ impl Store {
 
 impl Indices {
     fn open(options: &OsdOptions, total_bytes: u64) -> Result<Self> {
+        let memtable_bytes = usize::try_from(total_bytes / 128)
+            .unwrap_or(usize::MAX)
+            .clamp(MEMTABLE_BYTES_MIN, MEMTABLE_BYTES_MAX);
+        let defaults = Options::default();
         let kv_options = Options {
-            memtable_bytes: usize::try_from(total_bytes / 128)
-                .unwrap_or(usize::MAX)
-                .clamp(MEMTABLE_BYTES_MIN, MEMTABLE_BYTES_MAX),
-            cache_bytes: options.index_cache_bytes,
+            memtable_bytes,
+            memory_bytes: options.index_cache_bytes
+                + memtable_bytes * (defaults.memtables_waiting + 1),
             background: options.background,
             fs: options.fs.clone(),
-            ..Options::default()
+            ..defaults
         };
         let db = Database::open(&options.dir.join("index"), kv_options)?;
         Ok(Self {

@@ -44,7 +44,8 @@ impl Default for Setup {
     fn default() -> Setup {
         let options = babu_kv::Options::default();
         Setup {
-            cache_bytes: options.cache_bytes,
+            cache_bytes: options.memory_bytes
+                - options.memtable_bytes * (options.memtables_waiting + 1),
             memtable_bytes: options.memtable_bytes,
             memtables_waiting: options.memtables_waiting,
             count_syncs: false,

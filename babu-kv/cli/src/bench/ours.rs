@@ -29,7 +29,7 @@ impl Engine for BabuKv {
     fn open(&self, dir: &Path, setup: &Setup) -> Result<Box<dyn Store>> {
         let fs = CountingFs::default();
         let mut options = Options {
-            cache_bytes: setup.cache_bytes,
+            memory_bytes: setup.cache_bytes + setup.memtable_bytes * (setup.memtables_waiting + 1),
             memtable_bytes: setup.memtable_bytes,
             memtables_waiting: setup.memtables_waiting,
             ..Options::default()

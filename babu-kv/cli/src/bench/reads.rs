@@ -46,6 +46,8 @@ pub fn run(bench: &Bench<'_>, folder: &Scratch, rows: &mut Rows) -> Result<()> {
 
     let small_cache = Setup {
         cache_bytes: (made * CREATE_BYTES / 10) as usize,
+        // Nothing is written, and what memtables do not take may be cache.
+        memtable_bytes: 256 << 10,
         ..Setup::default()
     };
     let stores = bench.open(folder, &small_cache)?;
