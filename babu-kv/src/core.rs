@@ -239,6 +239,9 @@ impl Core {
             return Ok(self.visible.load(Acquire));
         }
         let (record, count) = batch.into_record(self.index_count.load(Acquire))?;
+        if self.options.background == Background::Threads {
+            self.work.pace(record.len());
+        }
         let result = match self.writers.enter(Some(Request { record, count })) {
             Turn::Done(result) => result,
             Turn::Leads(lead, Some(request)) => self.write_group(&lead, request),
@@ -349,7 +352,7 @@ impl Core {
             let memtable = mem::replace(&mut state.active, Arc::new(Memtable::new()));
             state.waiting.insert(0, Waiting { memtable, next_log });
         });
-        self.work.wake_flush();
+        self.work.rotated(self);
         Ok(())
     }
 

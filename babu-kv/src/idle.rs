@@ -48,7 +48,7 @@ impl Core {
 
     /// Returns when no flush, no compaction and no idle work is left.
     pub(crate) fn settle(&self) -> Result<()> {
-        self.check_open()?;
+        self.check_writable()?;
         if self.options.background == Background::Threads {
             return self.work.settle(|| self.is_settled());
         }

@@ -2,14 +2,16 @@
 //!
 //! The threads sleep on condition variables. A failed flush keeps its memtable and is tried again
 //! after a pause, or at once when a writer needs the room. The thread that compacts also does idle
-//! work, when nothing was written during a pause.
+//! work, when nothing was written during a pause. Writers are slowed as long as there is more to do
+//! than there should be.
 
 use crate::{
-    compact::level0_runs,
+    compact::{Debt, level0_runs, level0_stop},
     core::Core,
     error::{Error, Result},
     threads::{
         Condvar, Mutex,
+        atomic::{AtomicU64, Ordering::Relaxed},
         thread::{self, JoinHandle},
     },
 };
@@ -19,8 +21,11 @@ use std::{mem, sync::Arc, time::Duration};
 const RETRY: Duration = Duration::from_secs(1);
 /// Idle work begins when nothing was written for so long.
 const QUIET: Duration = Duration::from_millis(500);
-/// Flushes wait for compaction when level 0 has so many times the tables that start a compaction.
-const LEVEL0_FACTOR_MAX: usize = 8;
+/// What a slowed writer owes is waited for when it is so many nanoseconds. Less is not worth a
+/// sleep, and of a thousand small writes few should meet one.
+const PAUSE_NS: u64 = 500_000;
+/// Longest pause for one write, in nanoseconds.
+const PAUSE_NS_MAX: u64 = 100_000_000;
 
 #[derive(Default)]
 pub(crate) struct Work {
@@ -28,6 +33,10 @@ pub(crate) struct Work {
     flush: Condvar,
     compaction: Condvar,
     progress: Condvar,
+    /// Nanoseconds that writers wait for each KiB; changed under `inner`.
+    delay_ns: AtomicU64,
+    /// Nanoseconds that writers still have to wait, all together.
+    owed_ns: AtomicU64,
 }
 
 #[derive(Default)]
@@ -88,6 +97,43 @@ impl Work {
         };
         inner.settling -= 1;
         result
+    }
+
+    /// Slows a writer of `bytes` that holds nothing others wait for, as the debt asks. It goes on at
+    /// once when a flush or compaction ends.
+    pub(crate) fn pace(&self, bytes: usize) {
+        let delay = self.delay_ns.load(Relaxed);
+        if delay == 0 {
+            return;
+        }
+        let here = (bytes as u64).saturating_mul(delay) / 1024;
+        if self.owed_ns.fetch_add(here, Relaxed) + here < PAUSE_NS {
+            return;
+        }
+        let mut inner = self.inner.lock();
+        let owed = self.owed_ns.swap(0, Relaxed).min(PAUSE_NS_MAX);
+        if self.delay_ns.load(Relaxed) > 0 && !inner.stop {
+            let pause = Duration::from_nanos(owed);
+            self.progress.wait_for(&mut inner, pause);
+        }
+    }
+
+    /// Slows writers as the debt asks from now on. Not while compaction fails: waiting would not
+    /// help.
+    fn set_pace(&self, inner: &Inner, core: &Core) {
+        let delay = match inner.compaction_error {
+            Some(_) => 0,
+            None => Debt::of(&core.state(), &core.options).delay_ns(&core.options),
+        };
+        self.delay_ns.store(delay, Relaxed);
+    }
+
+    /// A full memtable waits for its flush.
+    pub(crate) fn rotated(&self, core: &Core) {
+        let mut inner = self.inner.lock();
+        inner.flush = true;
+        self.set_pace(&inner, core);
+        self.flush.notify_one();
     }
 
     /// Waits until there is room, or an attempt to flush that ended meanwhile failed.
@@ -161,10 +207,10 @@ fn flush_loop(core: &Core) {
             work.flush.wait(&mut inner);
         }
         // Too many tables in level 0 would make reads slow: first compaction, unless it fails.
-        let limit = core.options.level0_tables.saturating_mul(LEVEL0_FACTOR_MAX);
+        let limit = level0_stop(&core.options);
         while !inner.stop
             && inner.compaction_error.is_none()
-            && level0_runs(&core.state().version) > limit
+            && level0_runs(&core.state().version) >= limit
         {
             inner.compact = true;
             work.compaction.notify_one();
@@ -184,6 +230,7 @@ fn flush_loop(core: &Core) {
                 .inspect_err(|error| core.counters.count_failure(error))
                 .err();
             inner.compact = true;
+            work.set_pace(&inner, core);
             work.compaction.notify_one();
             work.progress.notify_all();
             if !more {
@@ -241,6 +288,7 @@ fn compact_loop(core: &Core) {
         inner.compaction_error = result
             .inspect_err(|error| core.counters.count_failure(error))
             .err();
+        work.set_pace(&inner, core);
         work.progress.notify_all();
     }
 }
