@@ -102,7 +102,7 @@ impl Store for Opened {
             Durability::Buffered => &self.buffered,
             Durability::Synced => &self.synced,
         };
-        Ok(self.database.write_opt(&batch, options)?)
+        Ok(self.database.write_opt(batch, options)?)
     }
 
     fn get(&self, index: Index, key: &[u8]) -> Result<bool> {

@@ -2,7 +2,7 @@
 
 use crate::{
     counting::CountingFs,
-    engine::{Durability, Engine, Index, Operation, Setup, Store, wait_until_quiet},
+    engine::{Durability, Engine, Index, Operation, Setup, Store},
 };
 use anyhow::Result;
 use babu_kv::{Batch, Database, Options};
@@ -86,11 +86,7 @@ impl Store for Opened {
     }
 
     fn settle(&self) -> Result<()> {
-        wait_until_quiet(|| {
-            let stats = self.database.stats();
-            (stats.memtables_waiting, stats.flushes, stats.levels)
-        });
-        Ok(())
+        Ok(self.database.settle()?)
     }
 
     fn checkpoint(&self, destination: &Path) -> Result<bool> {
