@@ -89,10 +89,6 @@ impl Range {
         Range { from, to }
     }
 
-    pub(crate) fn contains(&self, key: &[u8]) -> bool {
-        self.from.as_slice() <= key && self.to.as_deref().is_none_or(|to| key < to)
-    }
-
     /// Whether it shares a key with `from..to`.
     pub(crate) fn overlaps(&self, from: &[u8], to: &[u8]) -> bool {
         from < to && self.from.as_slice() < to && self.to.as_deref().is_none_or(|end| from < end)

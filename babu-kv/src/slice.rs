@@ -2,6 +2,10 @@
 
 use std::{cmp::Ordering, fmt, ops::Deref, sync::Arc};
 
+/// Longest key that is held in place.
+const SHORT_BYTES: usize = 30;
+
+/// A part of a buffer.
 #[derive(Clone)]
 struct Slice {
     buffer: Arc<[u8]>,
@@ -17,15 +21,62 @@ impl Slice {
     }
 }
 
-macro_rules! guard {
-    ($name:ident, $doc:literal) => {
-        #[doc = $doc]
-        ///
-        /// Dereferences to `[u8]`. Cloning costs one atomic increment; the bytes live in a block or
-        /// memtable that this keeps alive.
-        #[derive(Clone)]
-        pub struct $name(Slice);
+impl From<&[u8]> for Slice {
+    fn from(bytes: &[u8]) -> Slice {
+        let buffer: Arc<[u8]> = bytes.into();
+        let to = u32::try_from(buffer.len()).unwrap_or(u32::MAX);
+        Slice {
+            buffer,
+            from: 0,
+            to,
+        }
+    }
+}
 
+#[derive(Clone)]
+enum Bytes {
+    Short(u8, [u8; SHORT_BYTES]),
+    Long(Slice),
+}
+
+impl Bytes {
+    fn bytes(&self) -> &[u8] {
+        match self {
+            Bytes::Short(length, bytes) => bytes.get(..usize::from(*length)).unwrap_or_default(),
+            Bytes::Long(slice) => slice.bytes(),
+        }
+    }
+}
+
+impl From<&[u8]> for Bytes {
+    fn from(bytes: &[u8]) -> Bytes {
+        let mut short = [0; SHORT_BYTES];
+        match short.get_mut(..bytes.len()) {
+            Some(place) => {
+                place.copy_from_slice(bytes);
+                Bytes::Short(bytes.len() as u8, short)
+            }
+            None => Bytes::Long(bytes.into()),
+        }
+    }
+}
+
+/// The key of an entry, without its index.
+///
+/// Dereferences to `[u8]`. A key of up to 30 bytes is held in place, a longer one is shared by its
+/// clones.
+#[derive(Clone)]
+pub struct Key(Bytes);
+
+/// The value of an entry.
+///
+/// Dereferences to `[u8]`. Cloning costs one atomic increment; the bytes live in a block or in what
+/// a batch wrote, which this keeps alive.
+#[derive(Clone)]
+pub struct Value(Slice);
+
+macro_rules! guard {
+    ($name:ident) => {
         impl Deref for $name {
             type Target = [u8];
             fn deref(&self) -> &[u8] {
@@ -67,20 +118,14 @@ macro_rules! guard {
 
         impl From<&[u8]> for $name {
             fn from(bytes: &[u8]) -> $name {
-                let buffer: Arc<[u8]> = bytes.into();
-                let to = u32::try_from(buffer.len()).unwrap_or(u32::MAX);
-                $name(Slice {
-                    buffer,
-                    from: 0,
-                    to,
-                })
+                $name(bytes.into())
             }
         }
     };
 }
 
-guard!(Key, "The key of an entry, without its index.");
-guard!(Value, "The value of an entry.");
+guard!(Key);
+guard!(Value);
 
 impl Value {
     /// Bytes `from..to` of `buffer`.

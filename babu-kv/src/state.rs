@@ -7,7 +7,7 @@
 use crate::{
     error::Result,
     iter::{
-        Cursor,
+        Source,
         level::LevelCursor,
         merge::{Direction, Merge},
     },
@@ -67,18 +67,19 @@ impl State {
         sequence: u64,
         direction: Direction,
     ) -> Result<Merge> {
-        let mut cursors: Vec<Box<dyn Cursor>> = Vec::new();
+        let mut sources = Vec::new();
         let mut tombstones = Tombstones::default();
         for memtable in self.memtables() {
             let here = memtable.tombstones(range, sequence);
             here.into_iter().for_each(|t| tombstones.add(t));
             if memtable.overlaps(range) {
-                cursors.push(Box::new(MemtableCursor::new(memtable.clone(), sequence)));
+                let cursor = MemtableCursor::lazy(memtable.clone(), sequence);
+                sources.push(Source::Memtable(cursor));
             }
         }
         for table in self.version.levels[0].iter().filter(|t| t.overlaps(range)) {
             table.tombstones_into(range, &mut tombstones)?;
-            cursors.push(Box::new(TableCursor::new(table.clone(), true)));
+            sources.push(Source::Table(TableCursor::new(table.clone(), true)));
         }
         for level in &self.version.levels[1..] {
             let tables = version::within(level, range);
@@ -86,10 +87,11 @@ impl State {
                 table.tombstones_into(range, &mut tombstones)?;
             }
             if !tables.is_empty() {
-                cursors.push(Box::new(LevelCursor::new(tables.to_vec(), true)));
+                let cursor = LevelCursor::new(tables.to_vec(), true);
+                sources.push(Source::Level(cursor));
             }
         }
-        Merge::new(cursors, tombstones, range, direction)
+        Merge::new(sources, tombstones, range, direction)
     }
 }
 

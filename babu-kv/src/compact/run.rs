@@ -9,7 +9,7 @@ use crate::{
     core::Core,
     error::{Error, Result},
     iter::{
-        Cursor, Entry,
+        Entry, Source,
         level::LevelCursor,
         merge::{Direction, Merge},
     },
@@ -150,7 +150,7 @@ impl Core {
                 sequence: newest.sequence,
                 kind: newest.kind,
             };
-            outputs.add(&entry, &newest.value)?;
+            outputs.add(&entry, &merge.value())?;
         }
         outputs.finish().map(Some)
     }
@@ -158,17 +158,15 @@ impl Core {
 
 /// All entries of the tables of a job, and their range tombstones.
 fn open(job: &Job) -> Result<(Merge, Vec<RangeTombstone>)> {
-    let mut cursors: Vec<Box<dyn Cursor>> = Vec::new();
+    let mut sources = Vec::new();
     if job.level == 0 {
         let inputs = job.inputs.iter();
-        cursors.extend(
-            inputs.map(|t| Box::new(TableCursor::new(t.clone(), false)) as Box<dyn Cursor>),
-        );
+        sources.extend(inputs.map(|t| Source::Table(TableCursor::new(t.clone(), false))));
     } else {
-        cursors.push(Box::new(LevelCursor::new(job.inputs.clone(), false)));
+        sources.push(Source::Level(LevelCursor::new(job.inputs.clone(), false)));
     }
     for (_, tables) in &job.below {
-        cursors.push(Box::new(LevelCursor::new(tables.clone(), false)));
+        sources.push(Source::Level(LevelCursor::new(tables.clone(), false)));
     }
     let all = Range::all();
     let mut tombstones = Tombstones::default();
@@ -176,7 +174,7 @@ fn open(job: &Job) -> Result<(Merge, Vec<RangeTombstone>)> {
         table.tombstones_into(&all, &mut tombstones)?;
     }
     let fragments = tombstones.within(&all, u64::MAX).collect();
-    let merge = Merge::new(cursors, tombstones, &all, Direction::Forward)?;
+    let merge = Merge::new(sources, tombstones, &all, Direction::Forward)?;
     Ok((merge, fragments))
 }
 

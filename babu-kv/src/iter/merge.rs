@@ -1,12 +1,16 @@
-//! Merges cursors into one order. Of several entries for a key the one of the newest source counts.
+//! Merges sources into one order. Of several entries for a key the one of the newest source counts.
+//!
+//! The merge stands on the entry that it gave last and leaves it when the next is asked for, so that
+//! keys and values are looked at in place and nothing is copied for an entry that is not live.
 
-use super::Cursor;
+use super::{Cursor, Entry, Head, Source};
 use crate::{
     error::Result,
     keys::{Kind, Range},
     slice::Value,
     tombstones::Tombstones,
 };
+use std::cmp::Ordering;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Direction {
@@ -14,101 +18,173 @@ pub(crate) enum Direction {
     Back,
 }
 
+impl Direction {
+    /// `Less` when `a` is met before `b`.
+    fn order(self, a: &[u8], b: &[u8]) -> Ordering {
+        match self {
+            Direction::Forward => a.cmp(b),
+            Direction::Back => b.cmp(a),
+        }
+    }
+}
+
+/// Where a walk ends.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Limit<'a> {
+    /// Before this key, included.
+    Inside(&'a [u8]),
+    /// Before this key.
+    Outside(&'a [u8]),
+    None,
+}
+
 /// The newest entry of a key.
 pub(crate) struct Newest {
     pub sequence: u64,
     pub kind: Kind,
-    pub value: Value,
 }
 
 pub(crate) struct Merge {
     /// From new to old.
-    cursors: Vec<Box<dyn Cursor>>,
+    sources: Vec<Source>,
     tombstones: Tombstones,
     direction: Direction,
-    key: Vec<u8>,
+    /// The source of the entry that was given last. Newer ones are past its key.
+    current: Option<usize>,
 }
 
 impl Merge {
     /// Starts at the near end of `range`. The caller ends it at the far end.
     pub(crate) fn new(
-        mut cursors: Vec<Box<dyn Cursor>>,
+        mut sources: Vec<Source>,
         tombstones: Tombstones,
         range: &Range,
         direction: Direction,
     ) -> Result<Merge> {
-        for cursor in &mut cursors {
+        for source in &mut sources {
             match direction {
-                Direction::Forward => cursor.seek(&range.from)?,
-                Direction::Back => cursor.seek_back(range.to.as_deref())?,
+                Direction::Forward => source.seek(&range.from)?,
+                Direction::Back => source.seek_back(range.to.as_deref())?,
             }
         }
         Ok(Merge {
-            cursors,
+            sources,
             tombstones,
             direction,
-            key: Vec::new(),
+            current: None,
         })
     }
 
-    /// The key that was given last.
+    #[cfg(test)]
+    pub(crate) fn sources(&self) -> &[Source] {
+        &self.sources
+    }
+
+    fn entry(&self) -> Option<Entry<'_>> {
+        self.sources.get(self.current?)?.entry()
+    }
+
+    /// The key that was given last; empty before the first and after the end.
     pub(crate) fn key(&self) -> &[u8] {
-        &self.key
+        self.entry().map_or(&[], |entry| entry.key)
+    }
+
+    /// The value of the entry that was given last.
+    pub(crate) fn value(&self) -> Value {
+        match self.current.and_then(|n| self.sources.get(n)) {
+            Some(source) => source.value(),
+            None => Value::from(&[][..]),
+        }
+    }
+
+    /// Goes on from the key that was given last, in all sources that have it.
+    fn leave(&mut self) -> Result<()> {
+        let Some(n) = self.current.take() else {
+            return Ok(());
+        };
+        let (newer, older) = self.sources.split_at_mut(n + 1);
+        let Some(source) = newer.last_mut() else {
+            return Ok(());
+        };
+        let key = source.entry().map_or(&[][..], |entry| entry.key);
+        for other in older {
+            if matches!(other.head(), Head::Entry(entry) if entry.key == key) {
+                other.advance(self.direction)?;
+            }
+        }
+        source.advance(self.direction)
+    }
+
+    /// The newest source that has the next key inside `limit`.
+    fn pick(&mut self, limit: Limit<'_>) -> Result<Option<usize>> {
+        self.leave()?;
+        loop {
+            let mut best: Option<(usize, &[u8], bool)> = None;
+            for (n, source) in self.sources.iter().enumerate() {
+                let (key, dead) = match source.head() {
+                    Head::Entry(entry) => (entry.key, false),
+                    Head::Dead(Some(edge)) => (edge, true),
+                    Head::Dead(None) | Head::End => continue,
+                };
+                let is_better = best.is_none_or(|(_, other, other_dead)| {
+                    match self.direction.order(key, other) {
+                        Ordering::Less => true,
+                        // What is at the edge of a dead stretch is not known yet.
+                        Ordering::Equal => dead && !other_dead,
+                        Ordering::Greater => false,
+                    }
+                });
+                if is_better {
+                    best = Some((n, key, dead));
+                }
+            }
+            let Some((n, key, dead)) = best else {
+                return Ok(None);
+            };
+            let is_past = match limit {
+                Limit::Inside(end) => self.direction.order(key, end).is_gt(),
+                Limit::Outside(end) => self.direction.order(key, end).is_ge(),
+                Limit::None => false,
+            };
+            if is_past {
+                return Ok(None);
+            }
+            if !dead {
+                return Ok(Some(n));
+            }
+            self.sources[n].skip();
+        }
     }
 
     /// The newest entry of the next key, also when it deletes or is deleted by a range tombstone.
     pub(crate) fn next_newest(&mut self) -> Result<Option<Newest>> {
-        let mut best: Option<(usize, super::Entry<'_>)> = None;
-        for (n, cursor) in self.cursors.iter().enumerate() {
-            let Some(entry) = cursor.entry() else {
-                continue;
-            };
-            let better = best.as_ref().is_none_or(|(_, b)| match self.direction {
-                Direction::Forward => entry.key < b.key,
-                Direction::Back => entry.key > b.key,
-            });
-            if better {
-                best = Some((n, entry));
-            }
-        }
-        let Some((n, entry)) = best else {
-            return Ok(None);
-        };
-        let (sequence, kind) = (entry.sequence, entry.kind);
-        self.key.clear();
-        self.key.extend_from_slice(entry.key);
-        let value = self.cursors[n].value();
-        // Those before `n` are newer and do not have the key.
-        for cursor in &mut self.cursors[n..] {
-            if cursor.entry().is_some_and(|e| e.key == self.key.as_slice()) {
-                match self.direction {
-                    Direction::Forward => cursor.next()?,
-                    Direction::Back => cursor.prev()?,
-                }
-            }
-        }
-        Ok(Some(Newest {
-            sequence,
-            kind,
-            value,
+        self.current = self.pick(Limit::None)?;
+        Ok(self.entry().map(|entry| Newest {
+            sequence: entry.sequence,
+            kind: entry.kind,
         }))
     }
 
     /// Whether a range tombstone deletes the key that was given last, written at `sequence`.
     pub(crate) fn is_covered(&self, sequence: u64) -> bool {
-        !self.tombstones.is_empty() && self.tombstones.covering(&self.key, u64::MAX) > sequence
+        !self.tombstones.is_empty() && self.tombstones.covering(self.key(), u64::MAX) > sequence
     }
 
-    /// The value of the next key inside `range` that has one.
-    pub(crate) fn next_live(&mut self, range: &Range) -> Result<Option<Value>> {
-        while let Some(newest) = self.next_newest()? {
-            if !range.contains(&self.key) {
-                return Ok(None);
-            }
-            if newest.kind == Kind::Put && !self.is_covered(newest.sequence) {
-                return Ok(Some(newest.value));
+    /// Goes to the next key inside `limit` that has a value; false when there is none.
+    pub(crate) fn next_live(&mut self, limit: Limit<'_>) -> Result<bool> {
+        while let Some(n) = self.pick(limit)? {
+            self.current = Some(n);
+            let (newer, older) = self.sources.split_at_mut(n);
+            let Some(entry) = older.first().and_then(Source::entry) else {
+                continue;
+            };
+            let sequence = entry.sequence;
+            let is_live =
+                entry.kind == Kind::Put && !newer.iter_mut().any(|source| source.hides(entry.key));
+            if is_live && !self.is_covered(sequence) {
+                return Ok(true);
             }
         }
-        Ok(None)
+        Ok(false)
     }
 }

@@ -2,14 +2,17 @@
 
 pub(crate) mod level;
 pub(crate) mod merge;
+mod source;
+
+pub(crate) use source::Source;
 
 use crate::{
     error::Result,
-    keys::{Kind, Range, user_key},
+    keys::{INDEX_BYTES, Kind, Range, user_key},
     slice::{Key, Value},
     state::State,
 };
-use merge::{Direction, Merge};
+use merge::{Direction, Limit, Merge};
 use std::sync::Arc;
 
 /// An entry under a cursor. The key is a full key.
@@ -18,6 +21,15 @@ pub(crate) struct Entry<'a> {
     pub key: &'a [u8],
     pub sequence: u64,
     pub kind: Kind,
+}
+
+/// What a source knows of its next key.
+pub(crate) enum Head<'a> {
+    Entry(Entry<'a>),
+    /// Nothing is live before this key, or up to the end; at the key itself something may be. Going
+    /// back, "before" is "after".
+    Dead(Option<&'a [u8]>),
+    End,
 }
 
 /// Walks one source, which shows each key once. After `seek` only `next` may be called, after
@@ -42,23 +54,26 @@ pub(crate) trait Cursor: Send {
 pub struct Iter {
     state: Arc<State>,
     sequence: u64,
-    /// What is left between the two ends.
+    /// What there was between the two ends when the merges below began.
     range: Range,
     /// Where the range began, for `seek`.
     first: Vec<u8>,
+    /// Each stands on the entry that it gave last, which ends the other.
     front: Option<Merge>,
     back: Option<Merge>,
+    /// Nothing is left, from whichever end one asks.
+    over: bool,
     failed: bool,
 }
 
 impl Iter {
     pub(crate) fn new(state: Arc<State>, sequence: u64, range: Range) -> Iter {
-        let first = range.from.clone();
         Iter {
             state,
             sequence,
+            first: range.from.clone(),
+            over: is_empty(&range),
             range,
-            first,
             front: None,
             back: None,
             failed: false,
@@ -68,62 +83,92 @@ impl Iter {
     /// Goes forward or back so that the next call of `next` gives the first entry of the range
     /// whose key is not before `key` and that `next_back` has not given yet.
     pub fn seek(&mut self, key: &[u8]) {
-        let mut from = self
-            .first
-            .get(..crate::keys::INDEX_BYTES)
-            .unwrap_or_default()
-            .to_vec();
-        from.extend_from_slice(key);
-        self.range.from = from.max(self.first.clone());
+        let index = self.first.get(..INDEX_BYTES).unwrap_or_default();
+        self.range.from = [index, key].concat().max(self.first.clone());
         self.front = None;
-        // It may have been made for less than is left now, or have passed what is left again.
+        // The other end was made for the range that there was, which may have begun later.
+        if let Some(back) = self.back.take() {
+            self.range.to = Some(back.key().to_vec());
+        }
+        self.over = is_empty(&self.range);
+    }
+
+    fn next_forward(&mut self) -> Result<bool> {
+        let front = match &mut self.front {
+            Some(front) => front,
+            None => {
+                let front = &mut self.front;
+                front.insert(
+                    self.state
+                        .merge(&self.range, self.sequence, Direction::Forward)?,
+                )
+            }
+        };
+        front.next_live(match (&self.back, &self.range.to) {
+            (Some(back), _) => Limit::Outside(back.key()),
+            (None, Some(to)) => Limit::Outside(to),
+            (None, None) => Limit::None,
+        })
+    }
+
+    fn next_backward(&mut self) -> Result<bool> {
+        let back = match &mut self.back {
+            Some(back) => back,
+            None => {
+                let back = &mut self.back;
+                back.insert(
+                    self.state
+                        .merge(&self.range, self.sequence, Direction::Back)?,
+                )
+            }
+        };
+        let limit = match &self.front {
+            Some(front) => Limit::Outside(front.key()),
+            None => Limit::Inside(&self.range.from),
+        };
+        if back.next_live(limit)? {
+            return Ok(true);
+        }
+        // All down to the other end was given. This end stays there if the other moves.
+        self.range.to = Some(match limit {
+            Limit::Outside(last) => [last, &[0]].concat(),
+            _ => self.range.from.clone(),
+        });
         self.back = None;
+        Ok(false)
     }
 
     fn step(&mut self, direction: Direction) -> Result<Option<(Key, Value)>> {
-        if self.failed
-            || self
-                .range
-                .to
-                .as_ref()
-                .is_some_and(|to| *to <= self.range.from)
-        {
+        if self.over {
             return Ok(None);
         }
-        let end = match direction {
-            Direction::Forward => &mut self.front,
-            Direction::Back => &mut self.back,
+        let found = match direction {
+            Direction::Forward => self.next_forward()?,
+            Direction::Back => self.next_backward()?,
         };
-        let merge = match end {
-            Some(merge) => merge,
-            None => end.insert(self.state.merge(&self.range, self.sequence, direction)?),
+        self.over = !found;
+        let merge = match direction {
+            Direction::Forward => &self.front,
+            Direction::Back => &self.back,
         };
-        let Some(value) = merge.next_live(&self.range)? else {
-            // Nothing is left in between, from whichever end one asks.
-            self.range.to = Some(self.range.from.clone());
-            return Ok(None);
-        };
-        let key = merge.key();
-        match direction {
-            Direction::Forward => {
-                self.range.from.clear();
-                self.range.from.extend_from_slice(key);
-                self.range.from.push(0);
-            }
-            Direction::Back => {
-                let to = self.range.to.get_or_insert_default();
-                to.clear();
-                to.extend_from_slice(key);
-            }
-        }
-        Ok(Some((Key::from(user_key(key)), value)))
+        Ok(merge
+            .as_ref()
+            .filter(|_| found)
+            .map(|merge| (Key::from(user_key(merge.key())), merge.value())))
     }
 
     fn result(&mut self, direction: Direction) -> Option<Result<(Key, Value)>> {
+        if self.failed {
+            return None;
+        }
         let result = self.step(direction);
-        self.failed |= result.is_err();
+        self.failed = result.is_err();
         result.transpose()
     }
+}
+
+fn is_empty(range: &Range) -> bool {
+    range.to.as_ref().is_some_and(|to| *to <= range.from)
 }
 
 impl Iterator for Iter {

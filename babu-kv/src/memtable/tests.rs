@@ -1,0 +1,302 @@
+//! Walks over memtables, also beside a writer. What is unsafe in the list is exercised here; run it
+//! under valgrind as well:
+//! `valgrind --error-exitcode=9 target/debug/deps/babu_kv-HASH memtable::`
+
+use super::{Memtable, MemtableCursor};
+use crate::{
+    iter::{Cursor, Iter, Source, merge},
+    keys::{Range, full_key},
+    log::format::{self, OPERATIONS_AT, Operation},
+    manifest::version::Version,
+    state::{State, Waiting},
+};
+use merge::{Direction, Limit};
+use rand::{Rng, SeedableRng, rngs::StdRng};
+use std::{
+    collections::BTreeMap,
+    ops::Bound,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering::Acquire, Ordering::Release},
+    },
+    thread,
+};
+
+type Model = BTreeMap<Vec<u8>, Vec<u8>>;
+
+enum Change<'a> {
+    Put(&'a [u8], &'a [u8]),
+    Delete(&'a [u8]),
+    DeleteRange(&'a [u8], &'a [u8]),
+}
+
+fn apply(memtable: &Memtable, sequence: u64, change: Change<'_>) {
+    let mut record = vec![0; OPERATIONS_AT];
+    let full;
+    let (tag, key, value) = match change {
+        Change::Put(key, value) => (Operation::PUT, key, Some(value)),
+        Change::Delete(key) => (Operation::DELETE, key, None),
+        Change::DeleteRange(from, to) => {
+            full = full_key(1, to);
+            (Operation::DELETE_RANGE, from, Some(full.as_slice()))
+        }
+    };
+    format::put_operation(&mut record, tag, 1, key, value);
+    format::number(&mut record, sequence, 1);
+    memtable.apply(&record.into(), sequence, 1).unwrap();
+}
+
+fn key(n: u64) -> [u8; 8] {
+    // Neighbours in time are far apart in order.
+    n.wrapping_mul(0x9e37_79b9_7f4a_7c15).to_be_bytes()
+}
+
+/// A state of memtables, the newest first.
+fn state(memtables: &[Arc<Memtable>]) -> Arc<State> {
+    let waiting = memtables[1..].iter().map(|memtable| Waiting {
+        memtable: memtable.clone(),
+        next_log: 0,
+    });
+    Arc::new(State {
+        active: memtables[0].clone(),
+        waiting: waiting.collect(),
+        version: Arc::new(Version::default()),
+    })
+}
+
+/// Random changes spread over three memtables; what there was after each of some of them.
+fn history(random: &mut StdRng) -> (Arc<State>, Vec<(u64, Model)>) {
+    let keys = [3, 40, 400, 4000][random.random_range(0..4)];
+    let puts = random.random_range(0.05..0.6);
+    let mut memtables = Vec::new();
+    let (mut model, mut seen) = (Model::new(), vec![(0, Model::new())]);
+    let mut sequence = 0;
+    for _ in 0..3 {
+        let memtable = Arc::new(Memtable::new());
+        for _ in 0..random.random_range(1..1500) {
+            sequence += 1;
+            let name = key(random.random_range(0..keys));
+            if random.random_bool(0.001) {
+                let end = key(random.random_range(0..keys));
+                let (from, to) = (name.min(end), name.max(end));
+                model.retain(|k, _| k.as_slice() < &from[..] || k.as_slice() >= &to[..]);
+                apply(&memtable, sequence, Change::DeleteRange(&from, &to));
+            } else if random.random_bool(puts) {
+                let value = sequence.to_le_bytes();
+                model.insert(name.to_vec(), value.to_vec());
+                apply(&memtable, sequence, Change::Put(&name, &value));
+            } else {
+                model.remove(name.as_slice());
+                apply(&memtable, sequence, Change::Delete(&name));
+            }
+            if random.random_bool(0.003) {
+                seen.push((sequence, model.clone()));
+            }
+        }
+        memtables.insert(0, memtable);
+    }
+    seen.push((sequence, model));
+    (state(&memtables), seen)
+}
+
+#[test]
+fn any_walk_at_any_instant_shows_what_there_was() {
+    let mut random = StdRng::seed_from_u64(7);
+    for _ in 0..60 {
+        let (state, seen) = history(&mut random);
+        for _ in 0..12 {
+            let (sequence, model) = &seen[random.random_range(0..seen.len())];
+            let mut bounds = [key(random.random()), key(random.random())];
+            bounds.sort();
+            let [from, to] = bounds;
+            let range = if random.random_bool(0.5) {
+                Range::prefix(1, b"")
+            } else {
+                Range::new(1, Bound::Included(&from), Bound::Excluded(&to))
+            };
+            let inside = |k: &&Vec<u8>| {
+                let full = full_key(1, k);
+                range.from <= full && range.to.as_ref().is_none_or(|to| full < *to)
+            };
+            let mut left: Vec<_> = model.keys().filter(inside).collect();
+            let mut iter = Iter::new(state.clone(), *sequence, range.clone());
+            let forward = [0.0, 1.0, 0.5, 0.95][random.random_range(0..4)];
+            let seeks = [0.0, 0.1][random.random_range(0..2)];
+            loop {
+                if random.random_bool(seeks) {
+                    let place = key(random.random());
+                    let to = left.last().map(|k| k.to_vec());
+                    // What was given from the back does not come back.
+                    if let Some(to) = to {
+                        iter.seek(&place);
+                        let again = model.keys().filter(inside);
+                        left = again
+                            .filter(|k| k.as_slice() >= &place && **k <= to)
+                            .collect();
+                    }
+                }
+                let (got, want) = if random.random_bool(forward) {
+                    let want = (!left.is_empty()).then(|| left.remove(0));
+                    (iter.next(), want)
+                } else {
+                    (iter.next_back(), left.pop())
+                };
+                let got = got.map(|entry| entry.unwrap());
+                assert_eq!(got.as_ref().map(|(k, _)| k.to_vec()).as_ref(), want);
+                match &got {
+                    Some((key, value)) => assert_eq!(**value, model[&**key]),
+                    None => break,
+                }
+            }
+        }
+    }
+}
+
+/// A spool directory with 50 files: file `n` comes with number `2n`, file `n - 50` goes with number
+/// `2n + 1`, so that a reader knows from its number what it should find.
+#[test]
+fn readers_beside_a_writer_see_their_instant() {
+    const LIVE: u64 = 50;
+    const FILES: u64 = 6_000;
+    let memtable = Arc::new(Memtable::new());
+    let visible = AtomicU64::new(0);
+    let check = |sequence: u64| {
+        let last = sequence / 2;
+        let gone = (sequence.saturating_sub(1) / 2).saturating_sub(LIVE);
+        let mut expected: Vec<_> = (gone + 1..=last).map(|n| key(n).to_vec()).collect();
+        expected.sort();
+        let walk = || {
+            Iter::new(
+                state(std::slice::from_ref(&memtable)),
+                sequence,
+                Range::prefix(1, b""),
+            )
+        };
+        let forward: Vec<_> = walk().map(|entry| entry.unwrap().0.to_vec()).collect();
+        assert_eq!(forward, expected);
+        let mut back: Vec<_> = walk().rev().map(|e| e.unwrap().0.to_vec()).collect();
+        back.reverse();
+        assert_eq!(back, expected);
+    };
+    let (visible, check) = (&visible, &check);
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            for n in 1..FILES {
+                apply(&memtable, 2 * n, Change::Put(&key(n), &n.to_le_bytes()));
+                visible.store(2 * n, Release);
+                let gone = n.saturating_sub(LIVE);
+                apply(&memtable, 2 * n + 1, Change::Delete(&key(gone)));
+                visible.store(2 * n + 1, Release);
+            }
+        });
+        for lag in [0, 0, 3, 1000] {
+            scope.spawn(move || {
+                let mut now = 0;
+                while now < 2 * FILES - 1 {
+                    now = visible.load(Acquire);
+                    check(now.saturating_sub(lag));
+                }
+            });
+        }
+    });
+}
+
+fn steps(source: &Source) -> usize {
+    match source {
+        Source::Memtable(cursor) => cursor.steps(),
+        _ => 0,
+    }
+}
+
+/// Walks everything; how many live entries there are, and how many steps that took.
+fn walk(state: &State, direction: Direction, sequence: u64) -> (usize, usize) {
+    let all = Range::all();
+    let mut merge = state.merge(&all, sequence, direction).unwrap();
+    let mut live = 0;
+    while merge.next_live(Limit::None).unwrap() {
+        live += 1;
+    }
+    (live, merge.sources().iter().map(steps).sum())
+}
+
+#[test]
+fn a_scan_over_a_million_tombstones_takes_a_step_for_each_bucket() {
+    const FILES: u64 = 500_000;
+    let memtable = Arc::new(Memtable::new());
+    for n in 0..FILES {
+        apply(&memtable, 2 * n + 1, Change::Put(&key(n), b"x"));
+        apply(&memtable, 2 * n + 2, Change::Delete(&key(n)));
+    }
+    for n in 0..100 {
+        apply(&memtable, 2 * FILES + 1 + n, Change::Put(&key(n * 7), b"x"));
+    }
+    let state = state(&[memtable]);
+    let now = 2 * FILES + 100;
+    for direction in [Direction::Forward, Direction::Back] {
+        let (live, steps) = walk(&state, direction, now);
+        assert_eq!(live, 100);
+        assert!(steps < 60_000, "{steps} steps {direction:?}");
+    }
+}
+
+/// The tombstones are in the newest memtable, what they delete in an older one.
+#[test]
+fn what_an_older_source_has_is_found_deleted_in_a_step_or_two() {
+    const FILES: u64 = 20_000;
+    let memtables = [Arc::new(Memtable::new()), Arc::new(Memtable::new())];
+    for n in 0..FILES {
+        apply(&memtables[1], n + 1, Change::Put(&key(n), b"x"));
+        apply(&memtables[0], FILES + n + 1, Change::Delete(&key(n)));
+    }
+    let state = state(&memtables);
+    for direction in [Direction::Forward, Direction::Back] {
+        let (live, steps) = walk(&state, direction, 2 * FILES);
+        assert_eq!(live, 0);
+        assert!(steps < 3 * FILES as usize, "{steps} steps {direction:?}");
+    }
+}
+
+/// Each key has hundreds of entries; whoever walks sees each key once, as it was then.
+#[test]
+fn a_key_with_many_versions_is_shown_once() {
+    let memtable = Arc::new(Memtable::new());
+    let mut states = vec![Model::new()];
+    for sequence in 1..1500u64 {
+        let key = [(sequence * sequence % 7) as u8];
+        let value = sequence.to_be_bytes();
+        apply(&memtable, sequence, Change::Put(&key, &value));
+        let mut state = states[states.len() - 1].clone();
+        state.insert(full_key(1, &key), value.to_vec());
+        states.push(state);
+    }
+    for sequence in (1..1500).step_by(37) {
+        let expected: Vec<_> = states[sequence].clone().into_iter().collect();
+        let mut cursor = MemtableCursor::new(memtable.clone(), sequence as u64);
+        let mut forward = Vec::new();
+        cursor.seek(&[]).unwrap();
+        while let Some(entry) = cursor.entry() {
+            forward.push((entry.key.to_vec(), cursor.value().to_vec()));
+            cursor.next().unwrap();
+        }
+        assert_eq!(forward, expected);
+        let mut back = Vec::new();
+        cursor.seek_back(None).unwrap();
+        while let Some(entry) = cursor.entry() {
+            back.insert(0, (entry.key.to_vec(), cursor.value().to_vec()));
+            cursor.prev().unwrap();
+        }
+        assert_eq!(back, expected);
+    }
+}
+
+/// A value outlives everything that it came from, and holds no more than its record.
+#[test]
+fn a_value_outlives_its_memtable() {
+    let memtable = Arc::new(Memtable::new());
+    apply(&memtable, 1, Change::Put(b"name", b"value"));
+    let found = memtable.get(&full_key(1, b"name"), 1).unwrap();
+    let weak = Arc::downgrade(&memtable);
+    drop(memtable);
+    assert!(weak.upgrade().is_none());
+    assert_eq!(&*found.value, b"value");
+}
