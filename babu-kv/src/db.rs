@@ -178,6 +178,13 @@ impl Database {
         keys::with_full_key(index.id, key, |full| state.get(full, sequence))
     }
 
+    /// The values of several keys as of now, all of the same instant. See
+    /// [`Snapshot::multi_get`].
+    pub fn multi_get(&self, keys: &[(&Index, &[u8])]) -> Result<Vec<Option<Value>>> {
+        self.core().check_open()?;
+        self.snapshot().multi_get(keys)
+    }
+
     /// All indices as they are now.
     pub fn snapshot(&self) -> Snapshot {
         let (state, sequence) = self.core().now();

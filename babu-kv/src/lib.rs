@@ -50,7 +50,7 @@
 //! | `core` | the database behind the handles; who touches what |
 //! | `commit`, `sync` | the order of writers; which batches are durable |
 //! | `log` | segments of the log: format, writing, replay |
-//! | `memtable`, `state` | the newest entries; what a reader reads |
+//! | `memtable`, `state`, `multi_get` | the newest entries; what a reader reads; many keys at once |
 //! | `tombstones` | deleted ranges, arranged for questions |
 //! | `table`, `cache`, `memory` | sorted tables: format, building, reading; what stays in memory |
 //! | `manifest` | which files make up the database |
@@ -82,6 +82,7 @@ mod log;
 mod manifest;
 mod memory;
 mod memtable;
+mod multi_get;
 mod open;
 mod options;
 mod progress;

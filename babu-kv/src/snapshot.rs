@@ -27,6 +27,13 @@ impl Snapshot {
         keys::with_full_key(index.id(), key, |full| self.state.get(full, self.sequence))
     }
 
+    /// The values of several keys, in the order of the keys. Costs less than as many calls of
+    /// [`get`](Snapshot::get) when keys lie close together: each block is read once.
+    pub fn multi_get(&self, keys: &[(&Index, &[u8])]) -> Result<Vec<Option<Value>>> {
+        let keys = keys.iter().map(|(index, key)| (index.id(), *key));
+        self.state.multi_get(keys, self.sequence)
+    }
+
     /// Entries whose key starts with `prefix`.
     pub fn prefix(&self, index: &Index, prefix: &[u8]) -> Iter {
         Iter::new(

@@ -37,7 +37,7 @@ pub(crate) struct State {
 }
 
 impl State {
-    fn memtables(&self) -> impl Iterator<Item = &Arc<Memtable>> {
+    pub(crate) fn memtables(&self) -> impl Iterator<Item = &Arc<Memtable>> {
         std::iter::once(&self.active).chain(self.waiting.iter().map(|w| &w.memtable))
     }
 
@@ -97,7 +97,7 @@ impl State {
 
 /// The value of what a layer knows of a key, when a range tombstone of the same layer with number
 /// `hidden` covers it.
-fn live(found: Option<Found>, hidden: u64) -> Option<Value> {
+pub(crate) fn live(found: Option<Found>, hidden: u64) -> Option<Value> {
     found
         .filter(|f| f.kind == Kind::Put && f.sequence > hidden)
         .map(|f| f.value)

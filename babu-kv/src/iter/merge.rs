@@ -51,6 +51,18 @@ pub(crate) struct Merge {
     direction: Direction,
     /// The source of the entry that was given last. Newer ones are past its key.
     current: Option<usize>,
+    rival: Rival,
+}
+
+/// What comes after the current entry, as long as no other source moves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Rival {
+    /// Another source may have the same key, or none was looked for.
+    Unknown,
+    /// The source whose next key comes first among the others.
+    Source(usize),
+    /// The others have nothing more.
+    None,
 }
 
 impl Merge {
@@ -72,6 +84,7 @@ impl Merge {
             tombstones,
             direction,
             current: None,
+            rival: Rival::Unknown,
         })
     }
 
@@ -106,50 +119,89 @@ impl Merge {
         let Some(source) = newer.last_mut() else {
             return Ok(());
         };
-        let key = source.entry().map_or(&[][..], |entry| entry.key);
-        for other in older {
-            if matches!(other.head(), Head::Entry(entry) if entry.key == key) {
-                other.advance(self.direction)?;
+        if self.rival == Rival::Unknown {
+            let key = source.entry().map_or(&[][..], |entry| entry.key);
+            for other in older {
+                if matches!(other.head(), Head::Entry(entry) if entry.key == key) {
+                    other.advance(self.direction)?;
+                }
             }
         }
         source.advance(self.direction)
     }
 
+    /// The key of the next entry or edge of a source.
+    fn next_key(&self, n: usize) -> Option<&[u8]> {
+        match self.sources.get(n)?.head() {
+            Head::Entry(entry) => Some(entry.key),
+            Head::Dead(edge) => edge,
+            Head::End => None,
+        }
+    }
+
+    /// Whether a source that moved alone has the next entry again.
+    fn leads(&self, n: usize) -> bool {
+        let Some(Head::Entry(entry)) = self.sources.get(n).map(Source::head) else {
+            return false;
+        };
+        match self.rival {
+            Rival::Unknown => false,
+            Rival::None => true,
+            Rival::Source(other) => self
+                .next_key(other)
+                .is_some_and(|key| self.direction.order(entry.key, key).is_lt()),
+        }
+    }
+
+    fn is_past(&self, key: &[u8], limit: Limit<'_>) -> bool {
+        match limit {
+            Limit::Inside(end) => self.direction.order(key, end).is_gt(),
+            Limit::Outside(end) => self.direction.order(key, end).is_ge(),
+            Limit::None => false,
+        }
+    }
+
     /// The newest source that has the next key inside `limit`.
     fn pick(&mut self, limit: Limit<'_>) -> Result<Option<usize>> {
+        let last = self.current;
         self.leave()?;
+        if let Some(n) = last.filter(|n| self.leads(*n)) {
+            let key = self.next_key(n);
+            return Ok(key.filter(|key| !self.is_past(key, limit)).map(|_| n));
+        }
         loop {
             let mut best: Option<(usize, &[u8], bool)> = None;
+            let mut rival: Option<(usize, &[u8])> = None;
             for (n, source) in self.sources.iter().enumerate() {
                 let (key, dead) = match source.head() {
                     Head::Entry(entry) => (entry.key, false),
                     Head::Dead(Some(edge)) => (edge, true),
                     Head::Dead(None) | Head::End => continue,
                 };
-                let is_better = best.is_none_or(|(_, other, other_dead)| {
-                    match self.direction.order(key, other) {
-                        Ordering::Less => true,
-                        // What is at the edge of a dead stretch is not known yet.
-                        Ordering::Equal => dead && !other_dead,
-                        Ordering::Greater => false,
-                    }
+                let order = best.map_or(Ordering::Less, |(_, other, other_dead)| {
+                    let order = self.direction.order(key, other);
+                    // What is at the edge of a dead stretch is not known yet.
+                    order.then(dead.cmp(&other_dead).reverse())
                 });
-                if is_better {
+                if order.is_lt() {
+                    rival = best.map(|(n, key, _)| (n, key));
                     best = Some((n, key, dead));
+                } else if rival.is_none_or(|(_, r)| self.direction.order(key, r).is_lt()) {
+                    rival = Some((n, key));
                 }
             }
             let Some((n, key, dead)) = best else {
                 return Ok(None);
             };
-            let is_past = match limit {
-                Limit::Inside(end) => self.direction.order(key, end).is_gt(),
-                Limit::Outside(end) => self.direction.order(key, end).is_ge(),
-                Limit::None => false,
-            };
-            if is_past {
+            if self.is_past(key, limit) {
                 return Ok(None);
             }
             if !dead {
+                self.rival = match rival {
+                    Some((_, other)) if other == key => Rival::Unknown,
+                    Some((other, _)) => Rival::Source(other),
+                    None => Rival::None,
+                };
                 return Ok(Some(n));
             }
             self.sources[n].skip();

@@ -26,6 +26,8 @@ pub(crate) struct MemtableCursor {
     edge: Option<Node<'static>>,
     /// Nothing is live between `at` and `edge`.
     dead: bool,
+    /// Where the bucket begins that `hides` may soon bring into the processor's cache.
+    cold: Option<Node<'static>>,
     back: bool,
     lazy: bool,
     sequence: u64,
@@ -41,6 +43,7 @@ impl MemtableCursor {
             at: None,
             edge: None,
             dead: false,
+            cold: None,
             back: false,
             lazy: false,
             sequence,
@@ -77,8 +80,12 @@ impl MemtableCursor {
         unsafe { node.extend() }
     }
 
-    fn is_dead(&self, bucket: Option<Node<'static>>) -> bool {
-        self.lazy && bucket.is_some_and(|bucket| bucket.is_dead(self.sequence))
+    /// Notes whether the bucket between `at` and `edge`, which begins with this node, is dead.
+    fn look(&mut self, bucket: Option<Node<'static>>) {
+        self.dead = self.lazy
+            && self.at.is_some()
+            && bucket.is_some_and(|bucket| bucket.is_dead(self.sequence));
+        self.cold = bucket.filter(|_| self.dead);
     }
 
     fn is_visible(&self, node: Node<'static>) -> bool {
@@ -96,7 +103,7 @@ impl MemtableCursor {
         if self.at == self.edge {
             self.enter();
         } else {
-            self.dead = self.is_dead(Some(bucket));
+            self.look(Some(bucket));
         }
     }
 
@@ -106,13 +113,13 @@ impl MemtableCursor {
         let (before, bucket) = (self.hold(place.before), self.hold(place.bucket));
         self.at = (!before.is_head()).then_some(before);
         self.edge = Some(bucket);
-        self.dead = self.at.is_some() && self.is_dead(self.edge);
+        self.look(self.edge);
     }
 
     /// Standing on the node that begins a bucket, goes into it.
     fn enter(&mut self) {
         self.edge = self.at.and_then(|node| node.bucket_end());
-        self.dead = self.is_dead(self.at);
+        self.look(self.at);
     }
 
     fn step(&mut self) {
@@ -130,7 +137,7 @@ impl MemtableCursor {
         self.at = self.at.and_then(|node| node.prev());
         if before.is_some() {
             self.edge = before;
-            self.dead = self.at.is_some() && self.is_dead(before);
+            self.look(before);
         }
     }
 
@@ -191,7 +198,7 @@ impl MemtableCursor {
             self.at = place.at.map(|node| self.hold(node));
             let own = self.at.filter(|node| node.begins_bucket());
             self.edge = own.or(Some(bucket));
-            self.dead = self.is_dead(self.edge);
+            self.look(self.edge);
         }
     }
 
@@ -235,7 +242,7 @@ impl MemtableCursor {
     fn skip_back(&mut self) {
         self.at = self.edge.filter(|edge| !edge.is_head());
         let before = self.at.and_then(|node| node.bucket_before());
-        self.dead = self.is_dead(before);
+        self.look(before);
         if self.dead {
             // What begins the bucket is dead like what comes before.
             self.edge = before;
@@ -249,6 +256,9 @@ impl MemtableCursor {
     pub(crate) fn hides(&mut self, key: &[u8]) -> bool {
         if !self.dead {
             return false;
+        }
+        if let Some(bucket) = self.cold.take() {
+            bucket.warm();
         }
         let passed = if self.back {
             Ordering::Greater

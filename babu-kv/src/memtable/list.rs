@@ -2,7 +2,10 @@
 //! nothing ever removed. See `node.rs` for what readers may rely on.
 
 use super::node::{self, BUCKET_LEVEL, Node, Raw, Record};
-use crate::{keys::Kind, threads::Mutex};
+use crate::{
+    keys::{INDEX_BYTES, Kind},
+    threads::Mutex,
+};
 use bumpalo::Bump;
 use std::{
     mem,
@@ -22,6 +25,10 @@ use std::{
 const LEVELS: usize = 12;
 /// Bytes of the counters in front of the bytes of an `Arc<[u8]>`.
 const ARC_BYTES: usize = 16;
+/// Places of insertions that are remembered, each for some of the indices.
+const FINGERS: usize = 4;
+/// Up to this level a search begins at the finger.
+const FINGER_LEVEL: usize = BUCKET_LEVEL + 1;
 
 pub(super) struct List {
     head: NonNull<Raw>,
@@ -34,6 +41,9 @@ pub(super) struct List {
 struct Writer {
     last_record: *const Record,
     random: u64,
+    /// The last node on each level before what was inserted last, or that itself. Who fills a
+    /// directory inserts near the last place, each index at its own.
+    fingers: [[Node<'static>; LEVELS]; FINGERS],
     /// Declared last, so that it is dropped last.
     arena: Bump,
 }
@@ -70,13 +80,17 @@ impl List {
             height: 0,
             superseded: AtomicBool::new(false),
         };
+        let head = node::allocate(&arena, head, LEVELS, &[]);
+        // SAFETY: the writer, which holds the fingers, owns the arena.
+        let first = unsafe { Node::new(head) };
         List {
-            head: node::allocate(&arena, head, LEVELS, &[]),
+            head,
             height: AtomicUsize::new(BUCKET_LEVEL + 1),
             bytes: AtomicUsize::new(0),
             writer: Mutex::new(Writer {
                 last_record: ptr::null(),
                 random: 0x9e37_79b9_7f4a_7c15,
+                fingers: [[first; LEVELS]; FINGERS],
                 arena,
             }),
         }
@@ -98,26 +112,9 @@ impl List {
     fn search<'a>(
         &'a self,
         place: Option<(&[u8], u64)>,
-        mut visit: impl FnMut(usize, Node<'a>, Option<Node<'a>>),
+        visit: impl FnMut(usize, Node<'a>, Option<Node<'a>>),
     ) {
-        let mut node = self.head();
-        // Known from the level above not to be before the place.
-        let mut beyond = None;
-        for level in (0..self.height.load(Relaxed)).rev() {
-            let next = loop {
-                let Some(next) = node.after(level) else {
-                    break None;
-                };
-                let is_beyond = beyond == Some(next)
-                    || place.is_some_and(|(key, sequence)| !next.is_before(key, sequence));
-                if is_beyond {
-                    beyond = Some(next);
-                    break beyond;
-                }
-                node = next;
-            };
-            visit(level, node, next);
-        }
+        descend(self.head(), self.height.load(Relaxed), place, visit);
     }
 
     /// The place before the first entry of `key` that is not newer than a sequence number; without
@@ -138,6 +135,42 @@ impl List {
         found
     }
 
+    /// Moves `path`, the last nodes on each level before some place, to those before another place;
+    /// gives the node after it. Above `levels` they only stay before it.
+    fn trace<'a>(
+        &'a self,
+        path: &mut [Node<'a>; LEVELS],
+        levels: usize,
+        key: &[u8],
+        sequence: u64,
+    ) -> Option<Node<'a>> {
+        let is_before = |node: Node<'_>| node.is_head() || node.is_before(key, sequence);
+        let is_after = |node: Node<'_>| !node.is_before(key, sequence);
+        let around = (0..=FINGER_LEVEL)
+            .find(|n| is_before(path[*n]) && path[*n].after(*n).is_none_or(is_after));
+        let (from, below) = match around {
+            Some(level) => {
+                // Nodes are before those of lower levels, so that these do not go too far.
+                for (n, node) in path.iter_mut().enumerate().take(levels).skip(level + 1) {
+                    while let Some(next) = node.after(n).filter(|next| !is_after(*next)) {
+                        *node = next;
+                    }
+                }
+                (path[level], level + 1)
+            }
+            None => {
+                *path = [self.head(); LEVELS];
+                (self.head(), self.height.load(Relaxed))
+            }
+        };
+        let mut next = None;
+        descend(from, below, Some((key, sequence)), |level, before, at| {
+            path[level] = before;
+            next = at;
+        });
+        next
+    }
+
     /// Lets `work` insert entries that point into `record`. There should be no other writer: this
     /// would wait for it.
     pub fn write<R>(&self, record: &Arc<[u8]>, work: impl FnOnce(&mut Writing<'_>) -> R) -> R {
@@ -154,6 +187,32 @@ impl List {
             writer,
             record: slot,
         })
+    }
+}
+
+/// Searches from a node before the place on, beginning with the highest of so many levels.
+fn descend<'a>(
+    mut node: Node<'a>,
+    levels: usize,
+    place: Option<(&[u8], u64)>,
+    mut visit: impl FnMut(usize, Node<'a>, Option<Node<'a>>),
+) {
+    // Known from the level above not to be before the place.
+    let mut beyond = None;
+    for level in (0..levels).rev() {
+        let next = loop {
+            let Some(next) = node.after(level) else {
+                break None;
+            };
+            let is_beyond = beyond == Some(next)
+                || place.is_some_and(|(key, sequence)| !next.is_before(key, sequence));
+            if is_beyond {
+                beyond = Some(next);
+                break beyond;
+            }
+            node = next;
+        };
+        visit(level, node, next);
     }
 }
 
@@ -182,19 +241,20 @@ impl<'a> Writing<'a> {
     /// the record.
     pub fn insert(&mut self, key: &[u8], sequence: u64, kind: Kind, value: Range<usize>) {
         let list = self.list;
-        let mut path = [list.head(); LEVELS];
-        let mut next = None;
-        list.search(Some((key, sequence)), |level, before, at| {
-            path[level] = before;
-            next = at;
-        });
+        let height = random_height(&mut self.writer.random);
+        let finger = usize::from(
+            key.get(INDEX_BYTES - 1)
+                .map_or(0, |index| index % FINGERS as u8),
+        );
+        let mut path: [Node<'_>; LEVELS] = self.writer.fingers[finger];
+        let levels = height.max(BUCKET_LEVEL + 1);
+        let next = list.trace(&mut path, levels, key, sequence);
         debug_assert!(path[0].is_head() || path[0].key() < key);
         let bucket = path[BUCKET_LEVEL];
         bucket.summary().changed.store(sequence, Relaxed);
         if let Some(older) = next.filter(|node| node.key() == key) {
             supersede(older, bucket, sequence);
         }
-        let height = random_height(&mut self.writer.random);
         let node = self.allocate(key, sequence, kind, value, height, path[0]);
         let mut owner = bucket;
         if height > BUCKET_LEVEL {
@@ -209,6 +269,9 @@ impl<'a> Writing<'a> {
         if height > list.height.load(Relaxed) {
             list.height.store(height, Relaxed);
         }
+        path[..height].fill(node);
+        // SAFETY: the writer owns the arena that the nodes lie in.
+        self.writer.fingers[finger] = path.map(|node| unsafe { node.extend() });
     }
 
     fn allocate(

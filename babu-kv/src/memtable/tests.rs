@@ -2,7 +2,7 @@
 //! under valgrind as well:
 //! `valgrind --error-exitcode=9 target/debug/deps/babu_kv-HASH memtable::`
 
-use super::{Memtable, MemtableCursor};
+use super::{Memtable, MemtableCursor, list::List, node::Node};
 use crate::{
     iter::{Cursor, Iter, Source, merge},
     keys::{Range, full_key},
@@ -14,6 +14,7 @@ use merge::{Direction, Limit};
 use rand::{Rng, SeedableRng, rngs::StdRng};
 use std::{
     collections::BTreeMap,
+    iter::successors,
     ops::Bound,
     sync::{
         Arc,
@@ -299,4 +300,108 @@ fn a_value_outlives_its_memtable() {
     drop(memtable);
     assert!(weak.upgrade().is_none());
     assert_eq!(&*found.value, b"value");
+}
+
+#[test]
+fn the_first_key_after_many_deleted_ones_is_near() {
+    const FILES: u64 = 100_000;
+    let memtable = Arc::new(Memtable::new());
+    let name = |n: u64| [b"a".as_slice(), &key(n)].concat();
+    for n in 0..FILES {
+        apply(&memtable, 2 * n + 1, Change::Put(&name(n), b"x"));
+        apply(&memtable, 2 * n + 2, Change::Delete(&name(n)));
+    }
+    apply(&memtable, 2 * FILES + 1, Change::Put(b"b", b"y"));
+    let state = state(&[memtable]);
+    let after = Range::new(1, Bound::Included(b"a"), Bound::Unbounded);
+    let mut merge = state.merge(&after, u64::MAX, Direction::Forward).unwrap();
+    assert!(merge.next_live(Limit::None).unwrap());
+    assert_eq!(merge.key(), full_key(1, b"b"));
+    let steps: usize = merge.sources().iter().map(steps).sum();
+    assert!(steps < 6_000, "{steps} steps");
+}
+
+#[test]
+fn an_iterator_holds_ten_memtables_until_it_is_dropped() {
+    let memtables: Vec<_> = (0..10).map(|_| Arc::new(Memtable::new())).collect();
+    let weak: Vec<_> = memtables.iter().map(Arc::downgrade).collect();
+    for (n, memtable) in memtables.iter().enumerate() {
+        // The newest is the first.
+        let sequence = 100 - n as u64;
+        apply(memtable, sequence, Change::Put(&[n as u8], b"x"));
+    }
+    let all = Range::prefix(1, b"");
+    let mut iter = Iter::new(state(&memtables), 100, all);
+    assert_eq!(&*iter.next().unwrap().unwrap().0, [0]);
+    apply(&memtables[0], 101, Change::Delete(&[9]));
+    apply(&memtables[0], 102, Change::Put(&[20], b"x"));
+    drop(memtables);
+    assert_eq!(&*iter.next_back().unwrap().unwrap().0, [9]);
+    assert_eq!(iter.by_ref().count(), 8);
+    assert!(weak.iter().all(|memtable| memtable.upgrade().is_some()));
+    drop(iter);
+    assert!(weak.iter().all(|memtable| memtable.upgrade().is_none()));
+}
+
+/// Every level has the nodes that are high enough, in order; buckets know what is in them.
+fn check_structure(list: &List) {
+    let chain = |level| successors(list.head().after(level), move |node| node.after(level));
+    let nodes: Vec<_> = chain(0).collect();
+    assert!(nodes.windows(2).all(|pair| {
+        let (a, b) = (pair[0], pair[1]);
+        a.is_before(b.key(), b.sequence()) && b.prev() == Some(a)
+    }));
+    for level in 1..12 {
+        let high = |node: &&Node<'_>| usize::from(node.raw().height) > level;
+        assert!(chain(level).eq(nodes.iter().filter(high).copied()));
+    }
+    for (n, node) in nodes.iter().enumerate() {
+        let is_older = n > 0 && nodes[n - 1].key() == node.key();
+        assert_eq!(node.is_superseded(), is_older);
+    }
+    for bucket in successors(Some(list.head()), |bucket| bucket.bucket_end()) {
+        let end = bucket.bucket_end();
+        let first = Some(bucket).filter(|node| !node.is_head());
+        let first = first.or(bucket.next());
+        let inside: Vec<_> = successors(first, |node| node.next())
+            .take_while(|node| Some(*node) != end)
+            .collect();
+        let live = inside.iter().filter(|node| node.is_live()).count();
+        let latest = inside.iter().map(|node| node.sequence()).max();
+        let summary = bucket.summary();
+        assert_eq!(summary.live.load(Acquire) as usize, live);
+        assert!(summary.changed.load(Acquire) >= latest.unwrap_or_default());
+        assert!(end.is_none_or(|end| end.bucket_before() == Some(bucket)));
+    }
+}
+
+/// Places of insertions that go up, go down, stay together and jump, taking turns in several
+/// indices.
+#[test]
+fn the_list_is_whole_wherever_one_inserts() {
+    let mut random = StdRng::seed_from_u64(7);
+    for _ in 0..10 {
+        let memtable = Memtable::new();
+        for sequence in 1..4000u64 {
+            let index = random.random_range(0..6);
+            let name = match index {
+                0 => sequence,
+                1 => u64::MAX - sequence,
+                2 => random.random_range(0..50),
+                _ => {
+                    random.random_range(sequence / 500..sequence / 500 + 2) << 32
+                        | random.random_range(0..1000)
+                }
+            };
+            let mut record = vec![0; OPERATIONS_AT];
+            let (tag, value) = match random.random_bool(0.5) {
+                true => (Operation::PUT, Some(b"x".as_slice())),
+                false => (Operation::DELETE, None),
+            };
+            format::put_operation(&mut record, tag, index, &name.to_be_bytes(), value);
+            format::number(&mut record, sequence, 1);
+            memtable.apply(&record.into(), sequence, 1).unwrap();
+        }
+        check_structure(&memtable.list);
+    }
 }

@@ -21,6 +21,7 @@ use crate::{
     threads::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
     tombstones::Tombstones,
 };
+use block::Block;
 use descriptors::Sparing;
 use reader::Reader;
 use readers::{Opened, Readers, Slot};
@@ -151,6 +152,18 @@ impl Table {
         let reader = self.reader()?;
         let hidden = reader.tombstones().covering(key, u64::MAX);
         Ok((reader.get(key, hash)?, hidden))
+    }
+
+    /// [`get`](Table::get) for keys in order; `last` is the block that the last one was looked for in.
+    pub(crate) fn get_near(
+        &self,
+        key: &[u8],
+        hash: u64,
+        last: &mut Option<(usize, Block)>,
+    ) -> Result<(Option<Found>, u64)> {
+        let reader = self.reader()?;
+        let hidden = reader.tombstones().covering(key, u64::MAX);
+        Ok((reader.get_near(key, hash, last)?, hidden))
     }
 
     /// Adds the range tombstones that share keys with `range`.

@@ -106,6 +106,29 @@ impl Reader {
         block.get(key).map_err(|what| self.corrupt(n, what))
     }
 
+    /// [`get`](Reader::get) that looks into `last` before it reads a block, and leaves there the one
+    /// that it looked into.
+    pub(crate) fn get_near(
+        &self,
+        key: &[u8],
+        hash: u64,
+        last: &mut Option<(usize, Block)>,
+    ) -> Result<Option<Found>> {
+        if !self.may_contain(hash) {
+            return Ok(None);
+        }
+        let n = self.index.find(key);
+        if n == self.index.len() {
+            return Ok(None);
+        }
+        let block = match last.take().filter(|(at, _)| *at == n) {
+            Some((_, block)) => block,
+            None => self.block(n, true)?,
+        };
+        let (_, block) = last.insert((n, block));
+        block.get(key).map_err(|what| self.corrupt(n, what))
+    }
+
     /// Data block `n`; `keep` puts it into the cache.
     pub(crate) fn block(&self, n: usize, keep: bool) -> Result<Block> {
         let handle = self.handle(n)?;

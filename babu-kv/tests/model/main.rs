@@ -58,6 +58,20 @@ fn expect_all(snapshot: &Snapshot, indices: &Indices, model: &Model) {
             assert_eq!(found.as_deref(), map.get(&key(n)).map(Vec::as_slice));
         }
     }
+    // In no order, and some of them twice.
+    let asked: Vec<(usize, Vec<u8>)> = (0..=u8::MAX)
+        .map(|n| (usize::from(n) % 2, key(n.wrapping_mul(37) | 1)))
+        .collect();
+    let keys: Vec<_> = asked
+        .iter()
+        .map(|(i, k)| (&indices[*i], k.as_slice()))
+        .collect();
+    let found = snapshot.multi_get(&keys).unwrap();
+    let found: Vec<_> = found.iter().map(|value| value.as_deref()).collect();
+    let expected = asked
+        .iter()
+        .map(|(i, k)| model[*i].get(k).map(Vec::as_slice));
+    assert_eq!(found, expected.collect::<Vec<_>>());
 }
 
 /// A database and what it should hold.
