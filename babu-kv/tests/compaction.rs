@@ -262,6 +262,33 @@ fn scattered_keys_are_rewritten_a_few_times_and_little_is_stored_twice() {
     assert!(bytes(&again) < bytes(&stats) * 5 / 4, "{:?}", again.levels);
 }
 
+/// Each flush and compaction adds to the manifest; it is written anew before it is long, and what was
+/// removed from it stays removed.
+#[test]
+fn the_manifest_stays_short_and_removed_tables_do_not_come_back() {
+    let (fs, database, index) = simulated();
+    for n in 0..10_000 {
+        put(&database, &index, &key(1, n % 200));
+        if n % 50 == 0 {
+            database.flush().unwrap();
+        }
+    }
+    let before = database.stats();
+    assert!(before.flushes >= 200);
+    database.close().unwrap();
+    let names = fs.list(Path::new(DIR)).unwrap();
+    let manifests: Vec<_> = names.iter().filter(|n| n.starts_with("MANIFEST")).collect();
+    assert_eq!(manifests.len(), 1);
+    let length = fs.file_len(&Path::new(DIR).join(manifests[0])).unwrap();
+    assert!(length < 8 << 10, "{length} bytes");
+    let database = Database::open(Path::new(DIR), options(Arc::new(fs.clone()))).unwrap();
+    let after = database.stats();
+    assert_eq!(after.levels, before.levels);
+    let tables: usize = after.levels.iter().map(|l| l.tables).sum();
+    assert_eq!(table_files(&fs).len(), tables);
+    assert_eq!(database.prefix(&index, b"").count(), 200);
+}
+
 fn threaded(fs: &FaultyFs) -> (Database, Index) {
     let options = Options {
         background: Background::Threads,
