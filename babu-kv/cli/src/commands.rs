@@ -1,6 +1,6 @@
 //! The commands that look at a database or copy it.
 
-use crate::{Dump, place};
+use crate::{Dump, place, progress::Bar};
 use anyhow::{Context, Result, bail};
 use babu_kv::{Database, Error, Index};
 use comfy_table::{CellAlignment, Table, presets};
@@ -35,7 +35,7 @@ pub fn bytes_of_hex(text: &str) -> Result<Prefix, String> {
     }
 }
 
-fn print_json(value: &serde_json::Value) -> Result<()> {
+pub fn print_json(value: &serde_json::Value) -> Result<()> {
     writeln!(io::stdout(), "{value:#}")?;
     Ok(())
 }
@@ -60,7 +60,7 @@ fn files(dir: &Path) -> Result<BTreeMap<&'static str, (u64, u64)>> {
 }
 
 pub fn stats(dir: &Path, json: bool) -> Result<()> {
-    let database = place::open(dir)?;
+    let database = place::look(dir)?;
     let (stats, indices, files) = (database.stats(), database.indices(), files(dir)?);
     database.close()?;
     if json {
@@ -115,8 +115,9 @@ pub fn stats(dir: &Path, json: bool) -> Result<()> {
 
 pub fn verify(dir: &Path, json: bool) -> Result<()> {
     // Opening reads the manifest and the log; `verify` reads the tables.
-    let verified = place::open(dir).and_then(|database| {
-        let verified = database.verify()?;
+    let verified = place::look(dir).and_then(|database| {
+        let bar = Bar::new("verify", None);
+        let verified = database.verify_with(&mut |progress| bar.at(progress))?;
         database.close()?;
         Ok(verified)
     });
@@ -165,7 +166,7 @@ fn chosen(database: &Database, name: Option<&str>) -> Result<Vec<Index>> {
 }
 
 pub fn dump(dump: &Dump) -> Result<()> {
-    let database = place::open(&dump.dir)?;
+    let database = place::look(&dump.dir)?;
     let mut out = io::BufWriter::new(io::stdout().lock());
     let mut left = dump.limit.unwrap_or(u64::MAX);
     let snapshot = database.snapshot();

@@ -1,14 +1,21 @@
-//! `babu-kv`: looks at, checks, copies and measures databases of the engine from a shell.
+//! `babu-kv`: looks at, checks, repairs, copies and measures databases of the engine from a shell.
 //!
 //! | module | what lives there |
 //! |---|---|
 //! | `place` | opens a database that is there, and never makes one |
 //! | `commands` | stats, verify, dump, checkpoint, compact |
+//! | `repair` | repair |
+//! | `backup`, `stream` | the commands of `backup`; where their streams come from and go to |
+//! | `progress` | progress bars, and keeping to a rate |
 //!
 //! The measures are a library of their own, `babu_kv_bench`.
 
+mod backup;
 mod commands;
 mod place;
+mod progress;
+mod repair;
+mod stream;
 
 use babu_kv_bench::BabuKv;
 use clap::{Args, Parser, Subcommand, error::ErrorKind};
@@ -17,12 +24,16 @@ use std::{path::PathBuf, process::ExitCode};
 const EXIT_CODES: &str = "Exit codes:
   0  done; for `verify`: no damage
   1  it could not be done: wrong arguments, no database there, in use, disk full
-  2  the database is damaged; the message names file and offset";
+  2  the database or backup is damaged; the message names file and offset
+  3  for `repair`: the database opens again, and something of it is lost
 
-/// Looks at, checks, copies and measures a babu-kv database.
+Messages and progress go to standard error, results to standard output.";
+
+/// Looks at, checks, repairs, copies and measures babu-kv databases.
 ///
-/// A database is open in one process at a time, this command included. What must run beside the
-/// owner of a database runs on a checkpoint that the owner makes.
+/// `stats`, `verify`, `dump` and `backup create` read a database as it is at one instant, and change
+/// nothing in its folder: they also work while another process has it open and writes, and where
+/// they may not write. The other commands need it for themselves.
 #[derive(Parser)]
 #[command(name = "babu-kv", version, after_help = EXIT_CODES)]
 struct Cli {
@@ -33,23 +44,37 @@ struct Cli {
 #[derive(Subcommand)]
 enum Command {
     /// What is in a database: indices, levels, files.
-    #[command(after_help = "Example:\n  babu-kv stats /var/lib/db --json")]
+    ///
+    /// Works beside the process that has the database open.
+    #[command(after_help = "Examples:\n  babu-kv stats /var/lib/db\n  \
+            babu-kv stats /var/lib/db --json | jq .levels\n\n\
+            Exit codes: 0 done, 1 no database there or not to be read, 2 damage")]
     Stats(Report),
     /// Reads every block of every table, the log and the manifest, and checks all of it.
     ///
-    /// Opening recovers as every open does: it cuts the torn end that a crash may have left in the
-    /// log. Damage is named with file and offset, the first that is found.
+    /// Works beside the process that has the database open, on one instant. A torn end of the log, as
+    /// a crash or a writer at work leaves it, is no damage. Damage is named with file and offset, the
+    /// first that is found; `repair --dry-run` finds all of it.
     #[command(
         after_help = "Example:\n  babu-kv verify /var/lib/db || echo damaged, or not to be read\n\n\
             Exit codes: 0 no damage, 1 it could not be looked at, 2 damage"
     )]
     Verify(Report),
     /// Prints entries as escaped text, one a line: key, tab, value.
+    ///
+    /// Works beside the process that has the database open, on one instant.
     #[command(after_help = "Examples:\n  babu-kv dump /var/lib/db\n  \
-            babu-kv dump /var/lib/db names --prefix 00ff --limit 10 --keys-only")]
+            babu-kv dump /var/lib/db names --prefix 00ff --limit 10 --keys-only\n\n\
+            Exit codes: 0 done, 1 no such database or index, 2 damage")]
     Dump(Dump),
     /// Copies a database into another folder by hard links.
-    #[command(after_help = "Example:\n  babu-kv checkpoint /var/lib/db /var/lib/db-copy")]
+    ///
+    /// Needs the database for itself: beside its owner, let the owner make the checkpoint, or make a
+    /// backup.
+    #[command(
+        after_help = "Example:\n  babu-kv checkpoint /var/lib/db /var/lib/db-copy\n\n\
+            Exit codes: 0 done, 1 it could not be done, 2 damage"
+    )]
     Checkpoint {
         /// Folder of the database.
         dir: PathBuf,
@@ -57,14 +82,22 @@ enum Command {
         destination: PathBuf,
     },
     /// Merges all tables into one level; nothing deleted is on disk then.
-    #[command(after_help = "Example:\n  babu-kv compact /var/lib/db")]
+    ///
+    /// Needs the database for itself.
+    #[command(after_help = "Example:\n  babu-kv compact /var/lib/db\n\n\
+            Exit codes: 0 done, 1 it could not be done, 2 damage")]
     Compact {
         /// Folder of the database.
         dir: PathBuf,
     },
+    /// Full and incremental backups, in folders and as streams.
+    #[command(subcommand)]
+    Backup(backup::Command),
+    Repair(repair::Arguments),
     /// Measures the engine on this machine and prints a table.
     #[command(after_help = "Examples:\n  babu-kv bench --quick\n  \
-            babu-kv bench /mnt/disk/scratch --entries 5000000 --json")]
+            babu-kv bench /mnt/disk/scratch --entries 5000000 --json\n\n\
+            Exit codes: 0 done, 1 it could not be done")]
     Bench(babu_kv_bench::Arguments),
     /// Loads a database for `bench` and waits to be killed.
     #[command(hide = true)]
@@ -97,16 +130,19 @@ struct Dump {
     keys_only: bool,
 }
 
-fn run(command: Command) -> anyhow::Result<()> {
+fn run(command: Command) -> anyhow::Result<ExitCode> {
     match command {
-        Command::Stats(Report { dir, json }) => commands::stats(&dir, json),
-        Command::Verify(Report { dir, json }) => commands::verify(&dir, json),
-        Command::Dump(dump) => commands::dump(&dump),
-        Command::Checkpoint { dir, destination } => commands::checkpoint(&dir, &destination),
-        Command::Compact { dir } => commands::compact(&dir),
-        Command::Bench(arguments) => babu_kv_bench::run(&[&BabuKv], &arguments),
-        Command::BenchLoad(arguments) => babu_kv_bench::load(&[&BabuKv], &arguments),
+        Command::Stats(Report { dir, json }) => commands::stats(&dir, json)?,
+        Command::Verify(Report { dir, json }) => commands::verify(&dir, json)?,
+        Command::Dump(dump) => commands::dump(&dump)?,
+        Command::Checkpoint { dir, destination } => commands::checkpoint(&dir, &destination)?,
+        Command::Compact { dir } => commands::compact(&dir)?,
+        Command::Backup(command) => backup::run(command)?,
+        Command::Repair(arguments) => return repair::run(&arguments),
+        Command::Bench(arguments) => babu_kv_bench::run(&[&BabuKv], &arguments)?,
+        Command::BenchLoad(arguments) => babu_kv_bench::load(&[&BabuKv], &arguments)?,
     }
+    Ok(ExitCode::SUCCESS)
 }
 
 fn main() -> ExitCode {
@@ -121,8 +157,9 @@ fn main() -> ExitCode {
             };
         }
     };
+    place::raise_file_limit();
     match run(cli.command) {
-        Ok(()) => ExitCode::SUCCESS,
+        Ok(code) => code,
         // Who reads the output has seen enough.
         Err(error) if place::is_broken_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {

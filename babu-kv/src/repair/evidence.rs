@@ -88,6 +88,7 @@ fn lost(offset: usize, what: &str) -> Lost {
     Lost {
         offset: offset as u64,
         what: what.into(),
+        entries: false,
         after: None,
         before: None,
     }

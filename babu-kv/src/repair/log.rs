@@ -108,6 +108,7 @@ fn lost(offset: usize, what: &str) -> Lost {
     Lost {
         offset: offset as u64,
         what: what.into(),
+        entries: true,
         after: None,
         before: None,
     }

@@ -80,6 +80,8 @@ pub struct Loss {
     pub offset: u64,
     /// What.
     pub what: String,
+    /// Whether entries or deletions are lost with it, as far as is known.
+    pub entries: bool,
     /// The number of the index and the last key before the lost entries, where known.
     pub after: Option<(u32, Vec<u8>)>,
     /// The number of the index and the first key behind the lost entries, where known.
@@ -121,6 +123,11 @@ pub struct Report {
 const LOSSES_MAX: usize = 10_000;
 
 impl Report {
+    /// Whether no entry and no deletion is lost, as far as is known.
+    pub fn is_lossless(&self) -> bool {
+        self.operations_missing.is_empty() && self.losses.iter().all(|loss| !loss.entries)
+    }
+
     fn lose(&mut self, file: &Path, lost: Lost) {
         if self.losses.len() < LOSSES_MAX {
             let place = |full: Vec<u8>| {
@@ -131,6 +138,7 @@ impl Report {
                 file: file.to_path_buf(),
                 offset: lost.offset,
                 what: lost.what,
+                entries: lost.entries,
                 after: lost.after.and_then(place),
                 before: lost.before.and_then(place),
             });

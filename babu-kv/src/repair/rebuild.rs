@@ -126,6 +126,7 @@ impl Build<'_> {
                 let lost = Lost {
                     offset: 0,
                     what: format!("all of it: {error}"),
+                    entries: true,
                     after: None,
                     before: None,
                 };
@@ -327,6 +328,7 @@ fn missing(meta: &TableMeta) -> Lost {
     Lost {
         offset: 0,
         what: format!("all of it: it is missing, with {} entries", meta.entries),
+        entries: true,
         after: Some(meta.from.clone()),
         before: Some(meta.to.clone()),
     }

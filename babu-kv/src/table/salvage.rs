@@ -27,6 +27,8 @@ use xxhash_rust::xxh3::Xxh3;
 pub(crate) struct Lost {
     pub offset: u64,
     pub what: String,
+    /// Whether entries or deletions are lost with it.
+    pub entries: bool,
     /// Full keys between which entries are lost, as far as that is known.
     pub after: Option<Vec<u8>>,
     pub before: Option<Vec<u8>>,
@@ -80,6 +82,7 @@ pub(crate) fn salvage(tables: &Arc<Tables>, number: u64) -> Result<Salvaged> {
         salvaged.lost.push(Lost {
             offset: size,
             what: "what leads to the entries; no entry is lost".into(),
+            entries: false,
             after: None,
             before: None,
         });
@@ -168,6 +171,7 @@ impl Salvaged {
         self.lost.push(Lost {
             offset,
             what,
+            entries: true,
             after: (!self.last_key.is_empty()).then(|| self.last_key.clone()),
             before: None,
         });

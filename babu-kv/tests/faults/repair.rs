@@ -103,8 +103,7 @@ fn is_named(report: &Report, index: usize, key: &[u8]) -> bool {
     report.losses.iter().any(|loss| {
         let after = loss.after.as_ref().is_none_or(|after| *after <= place);
         let before = loss.before.as_ref().is_none_or(|before| place <= *before);
-        let whole = loss.after.is_none() && loss.before.is_none();
-        after && before && !(whole && loss.what.contains("no entry is lost"))
+        loss.entries && after && before
     })
 }
 

@@ -1,66 +1,8 @@
-//! The commands as somebody at a shell meets them.
+//! The commands that look at a database, and those that need it for themselves.
 
+use crate::{babu_kv, file, json, with_a_database};
 use babu_kv::{Batch, Database, Durability, Options};
-use std::{
-    fs,
-    path::{Path, PathBuf},
-    process::{Command, Output},
-};
-
-struct Said {
-    code: Option<i32>,
-    out: String,
-    err: String,
-}
-
-impl From<Output> for Said {
-    fn from(output: Output) -> Said {
-        Said {
-            code: output.status.code(),
-            out: String::from_utf8(output.stdout).unwrap(),
-            err: String::from_utf8(output.stderr).unwrap(),
-        }
-    }
-}
-
-fn babu_kv(dir: &Path, words: &[&str]) -> Said {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_babu-kv"));
-    command.current_dir(dir).args(words);
-    command.output().unwrap().into()
-}
-
-fn json(said: &Said) -> serde_json::Value {
-    serde_json::from_str(&said.out).unwrap()
-}
-
-/// A folder with the database `db`: 2000 names in a table, one in the log.
-fn with_a_database() -> tempfile::TempDir {
-    let dir = tempfile::tempdir().unwrap();
-    let database = Database::open(&dir.path().join("db"), Options::default()).unwrap();
-    let (names, owners) = (
-        database.index("names").unwrap(),
-        database.index("owners").unwrap(),
-    );
-    let mut batch = Batch::new();
-    for n in 0..2000u32 {
-        batch.put(&names, &n.to_be_bytes(), format!("file\t{n}").as_bytes());
-    }
-    database.write(batch, Durability::Synced).unwrap();
-    database.flush().unwrap();
-    let mut batch = Batch::new();
-    batch.put(&owners, b"root", b"\0");
-    database.write(batch, Durability::Synced).unwrap();
-    database.close().unwrap();
-    dir
-}
-
-fn file(dir: &Path, ending: &str) -> PathBuf {
-    fs::read_dir(dir.join("db"))
-        .unwrap()
-        .map(|entry| entry.unwrap().path())
-        .find(|path| path.to_string_lossy().ends_with(ending))
-        .unwrap()
-}
+use std::fs;
 
 #[test]
 fn stats_say_what_is_there() {
@@ -170,7 +112,7 @@ fn a_checkpoint_is_a_database_of_its_own_and_compaction_changes_no_entry() {
 fn where_there_is_no_database_none_is_made() {
     let dir = tempfile::tempdir().unwrap();
     fs::create_dir(dir.path().join("empty")).unwrap();
-    for command in ["stats", "verify", "dump", "compact"] {
+    for command in ["stats", "verify", "dump", "compact", "repair"] {
         for place in ["missing", "empty"] {
             let said = babu_kv(dir.path(), &[command, place]);
             assert_eq!(said.code, Some(1), "{command} {place}: {}", said.err);
@@ -186,67 +128,28 @@ fn where_there_is_no_database_none_is_made() {
 }
 
 #[test]
-fn a_database_in_use_is_left_alone_and_said_to_be_in_use() {
+fn beside_the_owner_one_can_look_and_nothing_else() {
     let dir = with_a_database();
     let database = Database::open(&dir.path().join("db"), Options::default()).unwrap();
-    for command in ["stats", "verify", "dump", "compact"] {
+    let owners = database.index("owners").unwrap();
+    let mut batch = Batch::new();
+    batch.put(&owners, b"wheel", b"0");
+    database.write(batch, Durability::Buffered).unwrap();
+    for command in ["stats", "verify", "dump"] {
         let said = babu_kv(dir.path(), &[command, "db"]);
-        assert_eq!(said.code, Some(1), "{command}");
+        assert_eq!(said.code, Some(0), "{command}: {}", said.err);
+    }
+    let dump = babu_kv(dir.path(), &["dump", "db", "owners"]).out;
+    assert_eq!(dump, "root\t\\x00\nwheel\t0\n");
+    for words in [
+        &["compact", "db"][..],
+        &["checkpoint", "db", "copy"],
+        &["repair", "db"],
+    ] {
+        let said = babu_kv(dir.path(), words);
+        assert_eq!(said.code, Some(1), "{words:?}");
         assert!(said.err.contains("in db is in use"), "{}", said.err);
     }
+    assert_eq!(database.stats().sequence_visible, 2002);
     database.close().unwrap();
-}
-
-#[test]
-fn help_shows_examples_and_exit_codes() {
-    let dir = tempfile::tempdir().unwrap();
-    let said = babu_kv(dir.path(), &["--help"]);
-    assert_eq!(said.code, Some(0));
-    assert!(said.out.contains("Exit codes"), "{}", said.out);
-    for command in ["stats", "verify", "dump", "checkpoint", "compact", "bench"] {
-        assert!(said.out.contains(command), "{}", said.out);
-        let said = babu_kv(dir.path(), &[command, "--help"]);
-        assert_eq!(said.code, Some(0));
-        assert!(said.out.contains("Example"), "{command}: {}", said.out);
-    }
-    assert_eq!(babu_kv(dir.path(), &["sats"]).code, Some(1));
-}
-
-#[test]
-fn bench_prints_every_row_and_leaves_nothing_behind() {
-    let dir = tempfile::tempdir().unwrap();
-    let said = babu_kv(dir.path(), &["bench", "disk", "--quick", "--json"]);
-    assert_eq!(said.code, Some(0), "{}", said.err);
-    let report = json(&said);
-    let rows = report["rows"].as_array().unwrap();
-    for start in [
-        "create, buffered: processor",
-        "create, buffered: p999",
-        "checkpoint",
-        "create, during a checkpoint: p99",
-        "full backup",
-        "create, during a full backup: p99",
-        "get, hot",
-        "get, zipf",
-        "get, missing",
-        "get, data 10 times the cache",
-        "list 100, hot",
-        "list 1000, hot",
-        "durable create, threads: 16",
-        "durable create, threads: 16: syncs",
-        "list 500 of 1000 renamed",
-        "list a directory of 2000 just emptied: settled",
-        "spool: list",
-        "load: disk",
-        "load: tables written for each byte",
-        "load: peak memory",
-        "load: open after kill -9",
-    ] {
-        let row = rows
-            .iter()
-            .find(|row| row["name"].as_str().unwrap().starts_with(start));
-        let value = row.and_then(|row| row["values"]["babu-kv"].as_f64());
-        assert!(value.is_some_and(|value| value > 0.0), "{start}: {report}");
-    }
-    assert_eq!(fs::read_dir(dir.path().join("disk")).unwrap().count(), 0);
 }
