@@ -4,15 +4,16 @@
 use crate::scenario::{DIR, Maps, batch, content, read_all, small};
 use babu_kv::{
     Batch, Database, Durability, Error, Options, backup,
-    fs::{Crash, Fs, MemoryFs, RealFs},
+    fs::{Crash, File, Fs, Lock, MemoryFs, Open, RealFs, Space},
 };
 use std::{
     collections::BTreeMap,
+    fmt, io,
     os::unix::fs::MetadataExt,
     path::Path,
     sync::{
         Arc,
-        atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
+        atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed},
     },
     thread,
 };
@@ -49,6 +50,16 @@ fn it_shows_one_instant_while_the_owner_goes_on() {
     for (look, rounds) in &looks {
         assert!(read(look) == content(0..*rounds), "{rounds} rounds");
         look.verify().unwrap();
+        // Also what it backs up now is of then.
+        let safe = Path::new("/safe");
+        let made = look.backup(safe).unwrap();
+        let to = format!("/again{rounds}");
+        backup::restore(&memory, safe, made.number, Path::new(&to)).unwrap();
+        let again = Database::open(Path::new(&to), small(Arc::new(memory.clone()))).unwrap();
+        assert!(
+            read_all(&again).unwrap() == content(0..*rounds),
+            "{rounds} rounds"
+        );
     }
     assert!(read_all(&owner).unwrap() == content(0..140));
 }
@@ -239,4 +250,97 @@ fn every_look_at_a_busy_database_finds_a_prefix_with_all_that_was_acknowledged()
         assert_eq!(seen, Ok(()));
     });
     assert!(owner.stats().compactions > 0);
+}
+
+/// Calls `hook` before each listing of a folder: after the manifest was read, before its files are
+/// opened.
+struct Hooked {
+    inner: MemoryFs,
+    hook: Box<dyn Fn() + Send + Sync>,
+}
+
+impl fmt::Debug for Hooked {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.inner.fmt(f)
+    }
+}
+
+impl Fs for Hooked {
+    fn list(&self, dir: &Path) -> io::Result<Vec<String>> {
+        (self.hook)();
+        self.inner.list(dir)
+    }
+
+    fn open(&self, path: &Path, how: Open) -> io::Result<Arc<dyn File>> {
+        assert_eq!(how, Open::Read, "{}", path.display());
+        self.inner.open(path, how)
+    }
+
+    fn exists(&self, path: &Path) -> io::Result<bool> {
+        self.inner.exists(path)
+    }
+
+    fn file_len(&self, path: &Path) -> io::Result<u64> {
+        self.inner.file_len(path)
+    }
+
+    fn space(&self, dir: &Path) -> io::Result<Space> {
+        self.inner.space(dir)
+    }
+
+    fn rename(&self, _: &Path, _: &Path) -> io::Result<()> {
+        panic!("a change")
+    }
+
+    fn remove(&self, _: &Path) -> io::Result<()> {
+        panic!("a change")
+    }
+
+    fn hard_link(&self, _: &Path, _: &Path) -> io::Result<()> {
+        panic!("a change")
+    }
+
+    fn sync_dir(&self, _: &Path) -> io::Result<()> {
+        panic!("a change")
+    }
+
+    fn create_dir_all(&self, _: &Path) -> io::Result<()> {
+        panic!("a change")
+    }
+
+    fn remove_dir(&self, _: &Path) -> io::Result<()> {
+        panic!("a change")
+    }
+
+    fn lock(&self, _: &Path) -> io::Result<Box<dyn Lock>> {
+        panic!("a lock")
+    }
+}
+
+#[test]
+fn files_that_vanish_while_they_are_opened_are_looked_for_anew_but_not_for_ever() {
+    for times in [1, 5, u32::MAX] {
+        let memory = MemoryFs::new();
+        let owner = Database::open(dir(), small(Arc::new(memory.clone()))).unwrap();
+        write(&owner, 0..40);
+        let (calls, writer) = (AtomicU32::new(0), owner.clone());
+        let hooked = Hooked {
+            inner: memory.clone(),
+            hook: Box::new(move || {
+                let call = calls.fetch_add(1, Relaxed);
+                assert!(call < 100, "it does not end");
+                if call < times {
+                    // All tables are replaced, and the log segment too.
+                    write(&writer, 40 + call..41 + call);
+                    writer.compact().unwrap();
+                }
+            }),
+        };
+        let look = Database::open_read_only(dir(), small(Arc::new(hooked)));
+        if times == u32::MAX {
+            look.unwrap_err();
+        } else {
+            assert!(read(&look.unwrap()) == content(0..40 + times));
+        }
+    }
 }

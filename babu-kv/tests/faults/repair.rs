@@ -67,6 +67,12 @@ fn read(fs: &MemoryFs) -> Maps {
     maps
 }
 
+fn one(fs: &MemoryFs) -> Vec<(Vec<u8>, Vec<u8>)> {
+    let [one, other] = read(fs);
+    assert!(other.is_empty());
+    one.into_iter().collect()
+}
+
 /// Repairs, and holds what holds for every repair.
 fn repaired(image: &MemoryFs) -> Report {
     let before = files(image, dir());
@@ -403,4 +409,92 @@ fn a_database_in_use_and_a_folder_that_is_not_there_are_refused() {
     let refused = repair(nowhere, options(), false, &mut |_| {});
     assert!(matches!(refused, Err(Error::InvalidArgument(_))));
     assert!(!memory.exists(nowhere).unwrap());
+}
+
+/// One index; nothing is flushed or compacted unasked.
+fn quiet(memory: &MemoryFs) -> Options {
+    Options {
+        block_bytes: 256,
+        level0_tables: 64,
+        ..Options::simulated(Arc::new(memory.clone()))
+    }
+}
+
+fn put_all(database: &Database, value: &[u8]) {
+    let index = database.index("index").unwrap();
+    for n in 0..100u8 {
+        let mut batch = Batch::new();
+        batch.put(&index, &[n], value);
+        database.commit(batch).unwrap();
+    }
+}
+
+#[test]
+fn a_damaged_table_keeps_its_place_before_older_ones() {
+    let memory = MemoryFs::new();
+    let database = Database::open(dir(), quiet(&memory)).unwrap();
+    for value in [b"older", b"newer"] {
+        put_all(&database, value);
+        database.flush().unwrap();
+    }
+    database.close().unwrap();
+    let newest = names(&memory, ".table").pop().unwrap();
+    memory.corrupt(&dir().join(newest), 20, 1).unwrap();
+    let report = repaired(&memory);
+    assert_eq!((report.tables_kept, report.tables_rewritten), (1, 1));
+    let found = one(&memory);
+    assert_eq!(found.len(), 100);
+    let mut newer = 0;
+    for (key, value) in &found {
+        newer += usize::from(value == b"newer");
+        assert!(value == b"newer" || is_named(&report, 0, key), "{key:?}");
+    }
+    assert!(newer > 50, "{newer}");
+}
+
+#[test]
+fn batches_after_a_damaged_one_are_taken() {
+    let memory = MemoryFs::new();
+    let database = Database::open(dir(), quiet(&memory)).unwrap();
+    put_all(&database, b"value");
+    database.close().unwrap();
+    let logs = names(&memory, ".log");
+    let longest = logs.iter().map(|name| dir().join(name));
+    let longest = longest.max_by_key(|path| memory.file_len(path).unwrap());
+    memory.corrupt(&longest.unwrap(), 2000, 1).unwrap();
+    let report = repaired(&memory);
+    assert_eq!(report.batches, 99);
+    let (first, last) = report.operations_missing[0];
+    assert_eq!(first, last);
+    let lost = [first as u8 - 1];
+    let found = one(&memory);
+    assert_eq!(found.len(), 99);
+    assert!(found.iter().all(|(key, _)| *key != lost));
+}
+
+#[test]
+fn deleted_ranges_stay_deleted_without_the_manifest() {
+    for flushed in [false, true] {
+        let memory = MemoryFs::new();
+        let database = Database::open(dir(), quiet(&memory)).unwrap();
+        put_all(&database, b"value");
+        database.flush().unwrap();
+        let index = database.index("index").unwrap();
+        let mut batch = Batch::new();
+        batch.delete_range(&index, &[10], &[90]);
+        batch.put(&index, &[50], b"again");
+        database.commit(batch).unwrap();
+        if flushed {
+            database.flush().unwrap();
+        }
+        database.close().unwrap();
+        for name in names(&memory, "MANIFEST-") {
+            memory.remove(&dir().join(name)).unwrap();
+        }
+        let _ = repaired(&memory);
+        let found = one(&memory);
+        let keys: Vec<u8> = found.iter().map(|(key, _)| key[0]).collect();
+        let expected: Vec<u8> = (0..10).chain([50]).chain(90..100).collect();
+        assert_eq!(keys, expected, "flushed: {flushed}");
+    }
 }
