@@ -14,6 +14,7 @@ mod corpus;
 mod log;
 mod manifest;
 mod mutate;
+mod numbers;
 mod streams;
 mod tables;
 mod trial;

@@ -9,7 +9,7 @@ use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
 const HEADER_BYTES: usize = 16;
 
 /// Path, number and edits of the manifest.
-fn parse(fs: &MemoryFs) -> (PathBuf, u64, Vec<Vec<u8>>) {
+pub fn parse(fs: &MemoryFs) -> (PathBuf, u64, Vec<Vec<u8>>) {
     let names = fs.list(Path::new(corpus::DIR)).unwrap();
     let name = names.iter().find(|n| n.starts_with("MANIFEST-")).unwrap();
     let number = name["MANIFEST-".len()..].parse().unwrap();
@@ -26,7 +26,7 @@ fn parse(fs: &MemoryFs) -> (PathBuf, u64, Vec<Vec<u8>>) {
     (path, number, edits)
 }
 
-fn seal(number: u64, edits: &[Vec<u8>]) -> Vec<u8> {
+pub fn seal(number: u64, edits: &[Vec<u8>]) -> Vec<u8> {
     let mut out = Vec::new();
     for edit in edits {
         let seed = (number << 40).wrapping_add(out.len() as u64);

@@ -33,7 +33,7 @@ fn overwrite(bytes: &mut [u8], place: std::ops::Range<usize>, new: &[u8]) {
     bytes[place].iter_mut().zip(new).for_each(|(b, n)| *b = *n);
 }
 
-fn varint(mut value: u64) -> Vec<u8> {
+pub fn varint(mut value: u64) -> Vec<u8> {
     let mut out = Vec::new();
     while value >= 0x80 {
         out.push(value as u8 | 0x80);
