@@ -155,6 +155,34 @@ fn a_write_that_failed_does_not_come_back_after_a_restart() {
 }
 
 #[test]
+fn a_write_that_failed_does_not_come_back_after_a_kill() {
+    let memory = MemoryFs::new();
+    let faulty = FaultyFs::new(Arc::new(memory.clone()));
+    let options = Options::simulated(Arc::new(faulty.clone()));
+    let database = Database::open(Path::new(DIR), options).unwrap();
+    let index = database.index("index").unwrap();
+    let put = |key: &[u8]| {
+        let mut batch = Batch::new();
+        batch.put(&index, key, b"value");
+        database.commit(batch)
+    };
+    put(b"before").unwrap();
+    // All of its bytes reach the disk all the same.
+    faulty.arm(Some(Fault {
+        at: 0,
+        count: 1,
+        kind: ErrorKind::Other,
+        changes_only: true,
+    }));
+    faulty.leave_whole_writes();
+    put(b"failed").unwrap_err();
+    let image = memory.crash(Crash::Kept);
+    let copy = Database::open(Path::new(DIR), Options::simulated(Arc::new(image))).unwrap();
+    assert!(copy.get(&index, b"before").unwrap().is_some());
+    assert!(copy.get(&index, b"failed").unwrap().is_none());
+}
+
+#[test]
 fn any_failed_read_gives_an_error_and_nothing_else() {
     let memory = MemoryFs::new();
     let fs: Arc<dyn Fs> = Arc::new(memory.clone());

@@ -4,6 +4,7 @@
 //!
 //! A failure prints the shortest list of steps that it was reduced to.
 
+mod edges;
 mod held;
 mod step;
 
