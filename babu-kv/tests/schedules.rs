@@ -34,7 +34,7 @@ fn explore(test: fn()) {
     config.stack_size = 1 << 20;
     let random = RandomScheduler::new_from_seed(seed, orders);
     Runner::new(random, config.clone()).run(test);
-    let few = PctScheduler::new_from_seed(seed, 3, orders);
+    let few = PctScheduler::new_from_seed(seed, 4, orders);
     Runner::new(few, config).run(test);
 }
 
@@ -137,6 +137,30 @@ fn batches_are_visible_as_a_whole_and_at_once_to_their_writers() {
         };
         writers.into_iter().for_each(|w| w.join().unwrap());
         reader.join().unwrap();
+        database.close().unwrap();
+    });
+}
+
+/// Little else goes on, so that many orders of a snapshot beside rotations and flushes are tried.
+#[test]
+fn a_snapshot_is_of_one_instant_beside_rotations_and_flushes() {
+    explore(|| {
+        let (_, fs) = file_system();
+        let (database, index) = open(&fs, Background::Inline);
+        let writer = {
+            let (database, index) = (database.clone(), index.clone());
+            thread::spawn(move || {
+                for n in 0..5 {
+                    database.commit(batch(&index, 0, n)).unwrap();
+                }
+            })
+        };
+        let snapshots: Vec<_> = (0..20).map(|_| database.snapshot()).collect();
+        writer.join().unwrap();
+        for snapshot in snapshots {
+            let batches = snapshot.prefix(&index, &[0]).count() as u64;
+            assert_eq!(batches, snapshot.sequence() / 3);
+        }
         database.close().unwrap();
     });
 }

@@ -12,10 +12,10 @@ use std::{
 
 fn options() -> Options {
     Options {
-        memtable_bytes: 16 << 10,
-        table_bytes: 4 << 10,
+        memtable_bytes: 64 << 10,
+        table_bytes: 64 << 10,
         level0_tables: 2,
-        level1_bytes: 64 << 10,
+        level1_bytes: 256 << 10,
         compression: 0,
         ..Options::default()
     }
