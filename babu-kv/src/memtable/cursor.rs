@@ -88,6 +88,15 @@ impl MemtableCursor {
         self.cold = bucket.filter(|_| self.dead);
     }
 
+    /// Goes on into the bucket that begins with this node.
+    fn look_ahead(&mut self, bucket: Option<Node<'static>>) {
+        self.look(bucket);
+        // All of a bucket that is not dead will be walked, most likely.
+        if let Some(bucket) = bucket.filter(|_| self.lazy && !self.dead) {
+            bucket.warm();
+        }
+    }
+
     fn is_visible(&self, node: Node<'static>) -> bool {
         node.sequence() <= self.sequence
     }
@@ -119,7 +128,7 @@ impl MemtableCursor {
     /// Standing on the node that begins a bucket, goes into it.
     fn enter(&mut self) {
         self.edge = self.at.and_then(|node| node.bucket_end());
-        self.look(self.at);
+        self.look_ahead(self.at);
     }
 
     fn step(&mut self) {
@@ -137,7 +146,7 @@ impl MemtableCursor {
         self.at = self.at.and_then(|node| node.prev());
         if before.is_some() {
             self.edge = before;
-            self.look(before);
+            self.look_ahead(before);
         }
     }
 
