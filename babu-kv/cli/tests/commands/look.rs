@@ -14,7 +14,10 @@ fn stats_say_what_is_there() {
     let stats = json(&babu_kv(dir.path(), &["stats", "db", "--json"]));
     assert_eq!(stats["sequence"], 2001);
     assert_eq!(stats["indices"][1]["name"], "owners");
-    assert_eq!(stats["levels"][0]["entries"], 2000);
+    // Compaction may have moved them down already.
+    let levels = stats["levels"].as_array().unwrap().iter();
+    let entries: Option<u64> = levels.map(|level| level["entries"].as_u64()).sum();
+    assert_eq!(entries, Some(2000));
     assert_eq!(stats["files"]["tables"]["files"], 1);
 }
 
