@@ -18,6 +18,7 @@ use crate::{
     batch::Batch,
     commit::{Lead, Turn, Writers},
     error::{Context, Error, Result},
+    events::{Event, Events},
     fs::Lock,
     log::{
         format, seal,
@@ -27,6 +28,7 @@ use crate::{
     manifest::{Manifest, edit::Edit},
     memtable::Memtable,
     options::{Background, Options},
+    pins::{Pin, Pins},
     read_only::PinnedLog,
     state::{State, Waiting},
     stats::Counters,
@@ -68,6 +70,8 @@ pub(crate) struct Core {
     pub flushing: Mutex<()>,
     pub compacting: Mutex<()>,
     pub counters: Counters,
+    pub pins: Arc<Pins>,
+    pub events: Arc<Events>,
     state: RwLock<Arc<State>>,
     /// Flushed memtables, which readers may hold.
     retired: Mutex<Vec<Weak<Memtable>>>,
@@ -127,7 +131,10 @@ impl Core {
             closed_logs,
         } = opened;
         let spares = Spares::new(tables.fs.clone(), tables.dir.clone(), next_segment);
+        let events = Arc::new(Events::new(options.listener.clone()));
         let core = Core {
+            pins: Arc::new(Pins::new(events.clone())),
+            events,
             options,
             index_count: AtomicU32::new(manifest.indices.values().copied().max().unwrap_or(0)),
             manifest: Mutex::new(manifest),
@@ -209,6 +216,22 @@ impl Core {
         drop(old);
         self.retired.lock().extend(flushed);
         self.divide_memory();
+    }
+
+    /// This instant, held.
+    pub(crate) fn pin_now(&self) -> Arc<Pin> {
+        let (state, sequence) = self.now();
+        self.pins.pin(state, sequence)
+    }
+
+    /// Takes from snapshots older than `sequence` what they hold.
+    pub(crate) fn release_snapshots(&self, sequence: u64) -> usize {
+        let count = self.pins.release_before(sequence);
+        if count > 0 {
+            self.events.emit(|| Event::SnapshotsReleased { count });
+            self.divide_memory();
+        }
+        count
     }
 
     /// Bytes of flushed memtables that readers hold.
@@ -312,6 +335,7 @@ impl Core {
         self.closed_logs.restarted(durable);
         self.log_restarts.fetch_add(1, AcqRel);
         self.syncs.restarted(segment);
+        self.events.emit(|| Event::LogRestart);
         Ok(())
     }
 
@@ -395,10 +419,20 @@ impl Core {
                     return Ok(());
                 }
                 self.counters.stalls.fetch_add(1, Relaxed);
-                self.work
-                    .wait_for_flush(|| self.has_room(), || self.is_closed())
+                self.events.emit(|| Event::StallBegin);
+                let waited = self
+                    .work
+                    .wait_for_flush(|| self.has_room(), || self.is_closed());
+                self.events.emit(|| Event::StallEnd);
+                waited
             }
         }
+    }
+
+    /// Counts a flush or compaction that failed, and tells the listener.
+    pub(crate) fn count_failure(&self, error: &Error) {
+        self.counters.count_failure(error);
+        self.events.failed(error);
     }
 
     /// Flushes all that was committed before.
@@ -463,6 +497,9 @@ impl Core {
             state.version = version;
             change(state);
         });
+        drop(manifest);
+        let operations_max = self.options.snapshot_operations_max;
+        self.release_snapshots(self.visible().saturating_sub(operations_max));
         Ok(())
     }
 

@@ -5,6 +5,7 @@ use crate::{
     batch::Batch,
     core::Core,
     error::Result,
+    events::Event,
     iter::Iter,
     keys,
     options::{Background, Durability, Options},
@@ -12,7 +13,10 @@ use crate::{
     slice::Value,
     snapshot::Snapshot,
     stats::{LevelStats, Stats},
-    threads::{Mutex, thread::JoinHandle},
+    threads::{
+        Mutex,
+        thread::{self, JoinHandle},
+    },
     verify::Verified,
     worker,
 };
@@ -35,6 +39,8 @@ pub struct Database(Arc<Handle>);
 struct Handle {
     core: Arc<Core>,
     threads: Mutex<Vec<JoinHandle<()>>>,
+    /// Delivers events.
+    herald: Mutex<Option<JoinHandle<()>>>,
 }
 
 /// An ordered map of bytes to bytes inside a database.
@@ -89,15 +95,20 @@ impl Database {
     /// open, from here or elsewhere, gives [`Error::Locked`](crate::Error::Locked).
     pub fn open(dir: &Path, options: Options) -> Result<Database> {
         let core = Arc::new(crate::open::open(dir, options)?);
-        let threads = match core.options.background {
-            Background::Threads => worker::start(&core).inspect_err(|_| core.stop())?,
-            Background::Inline => Vec::new(),
+        let (threads, herald) = match core.options.background {
+            Background::Threads => {
+                let threads = worker::start(&core).inspect_err(|_| core.stop())?;
+                let herald = worker::start_herald(&core).inspect_err(|_| core.stop())?;
+                (threads, herald)
+            }
+            Background::Inline => (Vec::new(), None),
         };
         core.work.wake_flush();
         core.spares.wake();
         Ok(Database(Arc::new(Handle {
             core,
             threads: Mutex::new(threads),
+            herald: Mutex::new(herald),
         })))
     }
 
@@ -118,11 +129,33 @@ impl Database {
         Ok(Database(Arc::new(Handle {
             core,
             threads: Mutex::default(),
+            herald: Mutex::default(),
         })))
     }
 
     fn core(&self) -> &Arc<Core> {
         &self.0.core
+    }
+
+    /// Ends a call: the listener hears of damage and of what else happened in it.
+    fn observe<T>(&self, result: Result<T>) -> Result<T> {
+        let core = self.core();
+        let result = core.events.observe(result);
+        if core.options.background == Background::Inline {
+            core.events.deliver();
+        }
+        result
+    }
+
+    fn backed_up(&self, made: Result<Backup>) -> Result<Backup> {
+        if let Ok(backup) = &made {
+            self.core().events.emit(|| Event::Backup {
+                number: backup.number,
+                sequence: backup.sequence,
+                bytes: backup.bytes_new,
+            });
+        }
+        self.observe(made)
     }
 
     /// The index of this name, created durably when missing. Names have 1 to 255 bytes.
@@ -150,7 +183,7 @@ impl Database {
     /// [`Ticket::wait_durable`] makes it survive power loss. After an error nothing of it is
     /// visible.
     pub fn commit(&self, batch: Batch) -> Result<Ticket> {
-        let sequence = self.core().commit(batch)?;
+        let sequence = self.observe(self.core().commit(batch))?;
         Ok(Ticket {
             core: self.core().clone(),
             sequence,
@@ -159,9 +192,9 @@ impl Database {
 
     /// Writes a batch with the durability asked for; gives the number of its last operation.
     pub fn write(&self, batch: Batch, durability: Durability) -> Result<u64> {
-        let sequence = self.core().commit(batch)?;
+        let sequence = self.observe(self.core().commit(batch))?;
         if durability == Durability::Synced {
-            self.core().syncs.wait(self.core(), sequence)?;
+            self.observe(self.core().syncs.wait(self.core(), sequence))?;
         }
         Ok(sequence)
     }
@@ -175,7 +208,8 @@ impl Database {
     pub fn get(&self, index: &Index, key: &[u8]) -> Result<Option<Value>> {
         self.core().check_open()?;
         let (state, sequence) = self.core().now();
-        keys::with_full_key(index.id, key, |full| state.get(full, sequence))
+        let found = keys::with_full_key(index.id, key, |full| state.get(full, sequence));
+        self.observe(found)
     }
 
     /// The values of several keys as of now, all of the same instant. See
@@ -187,8 +221,17 @@ impl Database {
 
     /// All indices as they are now.
     pub fn snapshot(&self) -> Snapshot {
-        let (state, sequence) = self.core().now();
-        Snapshot { state, sequence }
+        Snapshot {
+            pin: self.core().pin_now(),
+        }
+    }
+
+    /// Makes all snapshots and iterators that do not see operation `sequence` let go of what they
+    /// hold, as [`Options::snapshot_operations_max`] does by itself; gives how many. For a limit by
+    /// time, note the [`Snapshot::sequence`] of a new snapshot now and then.
+    pub fn release_snapshots_before(&self, sequence: u64) -> usize {
+        self.observe(Ok(self.core().release_snapshots(sequence)))
+            .unwrap_or_default()
     }
 
     /// Entries between two bounds, on a new snapshot.
@@ -203,13 +246,13 @@ impl Database {
 
     /// Writes all that was committed before to tables, and waits for it.
     pub fn flush(&self) -> Result<()> {
-        self.core().flush()
+        self.observe(self.core().flush())
     }
 
     /// Merges all tables into one level, and waits for it. Nothing deleted is left on disk then,
     /// unless a snapshot holds it.
     pub fn compact(&self) -> Result<()> {
-        self.core().compact_all()
+        self.observe(self.core().compact_all())
     }
 
     /// Waits until no flush and no compaction is due or under way, and nothing is left of what
@@ -225,7 +268,12 @@ impl Database {
     /// file system. It has at least all that was committed before, opens as a database of its own,
     /// and costs a few hard links.
     pub fn checkpoint(&self, destination: &Path) -> Result<()> {
-        self.core().checkpoint(destination)
+        let made = self.core().checkpoint(destination).inspect(|()| {
+            self.core().events.emit(|| Event::Checkpoint {
+                destination: destination.to_path_buf(),
+            });
+        });
+        self.observe(made)
     }
 
     /// Makes a backup in the folder `destination`, which is created when missing and may hold
@@ -241,13 +289,13 @@ impl Database {
     /// [`Error::Corrupt`](crate::Error::Corrupt) and no backup; a folder that another call is
     /// writing to gives [`Error::Locked`](crate::Error::Locked).
     pub fn backup(&self, destination: &Path) -> Result<Backup> {
-        self.core().backup(destination, None, &mut |_| {})
+        self.backed_up(self.core().backup(destination, None, &mut |_| {}))
     }
 
     /// [`backup`](Database::backup) that notes the time, in seconds since 1970, for those who list
     /// backups. The engine has no clock.
     pub fn backup_at(&self, destination: &Path, time: u64) -> Result<Backup> {
-        self.core().backup(destination, Some(time), &mut |_| {})
+        self.backed_up(self.core().backup(destination, Some(time), &mut |_| {}))
     }
 
     /// [`backup`](Database::backup) that tells `observe` how far it is after each piece of at most
@@ -259,7 +307,7 @@ impl Database {
         time: Option<u64>,
         observe: &mut dyn FnMut(Progress),
     ) -> Result<Backup> {
-        self.core().backup(destination, time, observe)
+        self.backed_up(self.core().backup(destination, time, observe))
     }
 
     /// Writes a backup to `output` as one stream, which [`backup::receive`](crate::backup::receive)
@@ -278,18 +326,18 @@ impl Database {
         time: Option<u64>,
         observe: &mut dyn FnMut(Progress),
     ) -> Result<Backup> {
-        self.core().backup_to(output, have, time, observe)
+        self.backed_up(self.core().backup_to(output, have, time, observe))
     }
 
     /// Reads every table from disk and checks all checksums, beside readers and writers. The error
     /// names the first damage found. (The log is checked when the database is opened.)
     pub fn verify(&self) -> Result<Verified> {
-        self.core().verify(&mut |_| {})
+        self.observe(self.core().verify(&mut |_| {}))
     }
 
     /// [`verify`](Database::verify) that tells `observe` how far it is after each table.
     pub fn verify_with(&self, observe: &mut dyn FnMut(Progress)) -> Result<Verified> {
-        self.core().verify(observe)
+        self.observe(self.core().verify(observe))
     }
 
     /// The database in numbers.
@@ -297,6 +345,7 @@ impl Database {
         let core = self.core();
         let state = core.state();
         let cache = core.tables.cache.stats();
+        let oldest = core.pins.oldest();
         let waiting: usize = state.waiting.iter().map(|w| w.memtable.bytes()).sum();
         let level = |tables: &Vec<Arc<crate::table::Table>>| LevelStats {
             tables: tables.len(),
@@ -309,7 +358,7 @@ impl Database {
             sequence_durable: core.syncs.durable(),
             memtable_bytes: state.active.bytes() + waiting,
             memtables_waiting: state.waiting.len(),
-            memory_bytes_max: core.tables.memory.total_bytes(),
+            memory_max_bytes: core.tables.memory.total_bytes(),
             cache_bytes: cache.bytes,
             cache_hits: cache.hits,
             cache_misses: cache.misses,
@@ -318,6 +367,11 @@ impl Database {
             pinned_block_bytes: cache.pinned_bytes,
             pinned_memtable_bytes: core.pinned_memtable_bytes(),
             pinned_table_bytes: core.tables.obsolete_bytes.load(Relaxed),
+            snapshots: core.pins.count(),
+            snapshot_oldest_sequence: oldest,
+            snapshot_age_operations: oldest.map_or(0, |s| core.visible().saturating_sub(s)),
+            snapshots_released: core.pins.released(),
+            events_lost: core.events.lost(),
             levels: state.version.levels.iter().map(level).collect(),
             commits: core.counters.commits.load(Relaxed),
             log_writes: core.counters.log_writes.load(Relaxed),
@@ -347,7 +401,18 @@ impl Handle {
             // A panic of the thread was reported when it happened.
             let _ = thread.join();
         }
-        self.core.shut_down()
+        let result = self.core.shut_down();
+        self.core.events.end();
+        // A listener may hold the last clone of the database.
+        if let Some(herald) = self.herald.lock().take()
+            && herald.thread().id() != thread::current().id()
+        {
+            let _ = herald.join();
+        }
+        if self.core.options.background == Background::Inline {
+            self.core.events.deliver();
+        }
+        result
     }
 }
 

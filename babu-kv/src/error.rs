@@ -58,6 +58,13 @@ pub enum Error {
         /// The folder of the database.
         path: PathBuf,
     },
+    /// A snapshot or iterator was older than allowed and had to let go of what it read from; see
+    /// [`Options::snapshot_operations_max`](crate::Options::snapshot_operations_max).
+    #[error("the snapshot of operation {sequence} is too old and holds nothing any more")]
+    SnapshotTooOld {
+        /// The number of the last operation that it saw.
+        sequence: u64,
+    },
     /// The database was closed.
     #[error("the database is closed")]
     Closed,

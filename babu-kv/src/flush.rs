@@ -4,10 +4,12 @@ use crate::{
     compact::Outputs,
     core::Core,
     error::Result,
+    events::Event,
     iter::Cursor,
     keys::{Kind, Range},
     manifest::{edit::Edit, version::Version},
     memtable::{Memtable, MemtableCursor},
+    state::Waiting,
     table::{TableMeta, filter},
 };
 use std::sync::{Arc, atomic::Ordering::Relaxed};
@@ -20,8 +22,20 @@ impl Core {
         let Some(oldest) = state.waiting.last() else {
             return Ok(false);
         };
+        let bytes = oldest.memtable.bytes() as u64;
+        self.events.emit(|| Event::FlushBegin { bytes });
+        let written = self.flush_one(oldest, &state.version);
+        self.events.emit(|| Event::FlushEnd {
+            bytes: *written.as_ref().unwrap_or(&0),
+            done: written.is_ok(),
+        });
+        written.map(|_| true)
+    }
+
+    /// Gives the bytes of the tables written.
+    fn flush_one(&self, oldest: &Waiting, version: &Version) -> Result<u64> {
         let flushed = oldest.memtable.sequence_max();
-        let tables = self.write_tables(&oldest.memtable, &state.version)?;
+        let tables = self.write_tables(&oldest.memtable, version)?;
         if tables.is_empty() {
             // The segment that the edit names must not be lost; with tables this is done.
             self.sync_dir()?;
@@ -43,12 +57,11 @@ impl Core {
             return Err(error);
         }
         self.counters.flushes.fetch_add(1, Relaxed);
-        self.counters
-            .flushed_bytes
-            .fetch_add(tables.iter().map(|t| t.size).sum(), Relaxed);
+        let bytes = tables.iter().map(|t| t.size).sum();
+        self.counters.flushed_bytes.fetch_add(bytes, Relaxed);
         self.syncs.flushed(flushed, oldest.next_log);
         self.purge_log(oldest.next_log);
-        Ok(true)
+        Ok(bytes)
     }
 
     /// The newest entry of each key goes into the tables. What deletes goes along only if something

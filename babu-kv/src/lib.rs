@@ -53,6 +53,8 @@
 //! | `memtable`, `state`, `multi_get` | the newest entries; what a reader reads; many keys at once |
 //! | `tombstones` | deleted ranges, arranged for questions |
 //! | `table`, `cache`, `memory` | sorted tables: format, building, reading; what stays in memory |
+//! | `pins` | what snapshots hold, and how they let go |
+//! | `stats`, `metrics`, `events` | what can be seen from the outside |
 //! | `manifest` | which files make up the database |
 //! | `flush`, `compact`, `idle`, `worker` | from memory to disk and down the levels |
 //! | `threads` | what threads meet in, so that a scheduler can take their place |
@@ -73,6 +75,7 @@ mod compact;
 mod core;
 mod db;
 mod error;
+mod events;
 mod flush;
 pub mod fs;
 mod idle;
@@ -82,9 +85,11 @@ mod log;
 mod manifest;
 mod memory;
 mod memtable;
+mod metrics;
 mod multi_get;
 mod open;
 mod options;
+mod pins;
 mod progress;
 mod read_only;
 pub mod repair;
@@ -102,6 +107,7 @@ mod worker;
 pub use batch::{BATCH_BYTES_MAX, Batch, KEY_BYTES_MAX, VALUE_BYTES_MAX};
 pub use db::{Database, Index, Ticket};
 pub use error::{Error, Result};
+pub use events::{Event, Listener};
 pub use iter::Iter;
 pub use options::{Background, Durability, Options};
 pub use progress::Progress;

@@ -1,6 +1,7 @@
 //! What can be chosen when a database is opened.
 
 use crate::{
+    events::Listener,
     fs::{Fs, RealFs},
     memory,
     table::readers,
@@ -67,6 +68,14 @@ pub struct Options {
     /// Level of zstd for tables in level 2 and below; 0 leaves them uncompressed. Default 1.
     /// Doubling: slightly smaller tables, slower compaction.
     pub compression: i32,
+    /// Operations after which a snapshot or iterator is too old: at the next flush or compaction it
+    /// lets go of the memtables and tables that it holds, and reading from it gives
+    /// [`Error::SnapshotTooOld`](crate::Error::SnapshotTooOld). An iterator lets go at its next
+    /// step. Default `u64::MAX`, no limit. Doubling: twice the time for slow readers, and up to
+    /// twice the memory and disk space that they hold.
+    pub snapshot_operations_max: u64,
+    /// Who hears of flushes, compactions, stalls, damage and the like. Default nobody.
+    pub listener: Option<Arc<dyn Listener>>,
     /// Who does flushes and compactions. Default [`Background::Threads`].
     pub background: Background,
     /// The file system. Default [`RealFs`].
@@ -86,6 +95,8 @@ impl Default for Options {
             level1_bytes: 256 << 20,
             filter_bits_per_key: 10,
             compression: 1,
+            snapshot_operations_max: u64::MAX,
+            listener: None,
             background: Background::Threads,
             fs: Arc::new(RealFs),
         }

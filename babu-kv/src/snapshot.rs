@@ -5,8 +5,8 @@ use crate::{
     error::Result,
     iter::Iter,
     keys::{self, Range},
+    pins::Pin,
     slice::Value,
-    state::State,
 };
 use std::{ops::Bound, sync::Arc};
 
@@ -14,54 +14,52 @@ use std::{ops::Bound, sync::Arc};
 ///
 /// Taking, cloning and dropping one costs a few atomic operations. It reads from the memtables and
 /// tables of its instant, which stay as long as it lives: a snapshot kept for long holds memory and
-/// disk space.
+/// disk space. Where that has a limit
+/// ([`Options::snapshot_operations_max`](crate::Options::snapshot_operations_max)), one that is too
+/// old gives [`Error::SnapshotTooOld`](crate::Error::SnapshotTooOld).
 #[derive(Clone)]
 pub struct Snapshot {
-    pub(crate) state: Arc<State>,
-    pub(crate) sequence: u64,
+    pub(crate) pin: Arc<Pin>,
 }
 
 impl Snapshot {
     /// The value of `key`, if there is one.
     pub fn get(&self, index: &Index, key: &[u8]) -> Result<Option<Value>> {
-        keys::with_full_key(index.id(), key, |full| self.state.get(full, self.sequence))
+        let found = keys::with_full_key(index.id(), key, |full| {
+            self.pin.state()?.get(full, self.pin.sequence)
+        });
+        self.pin.observe(found)
     }
 
     /// The values of several keys, in the order of the keys. Costs less than as many calls of
     /// [`get`](Snapshot::get) when keys lie close together: each block is read once.
     pub fn multi_get(&self, keys: &[(&Index, &[u8])]) -> Result<Vec<Option<Value>>> {
         let keys = keys.iter().map(|(index, key)| (index.id(), *key));
-        self.state.multi_get(keys, self.sequence)
+        let found = self.pin.state();
+        let found = found.and_then(|state| state.multi_get(keys, self.pin.sequence));
+        self.pin.observe(found)
     }
 
     /// Entries whose key starts with `prefix`.
     pub fn prefix(&self, index: &Index, prefix: &[u8]) -> Iter {
-        Iter::new(
-            self.state.clone(),
-            self.sequence,
-            Range::prefix(index.id(), prefix),
-        )
+        Iter::new(self.pin.clone(), Range::prefix(index.id(), prefix))
     }
 
     /// Entries between two bounds.
     pub fn range(&self, index: &Index, from: Bound<&[u8]>, to: Bound<&[u8]>) -> Iter {
-        Iter::new(
-            self.state.clone(),
-            self.sequence,
-            Range::new(index.id(), from, to),
-        )
+        Iter::new(self.pin.clone(), Range::new(index.id(), from, to))
     }
 
     /// The sequence number of the last operation that it sees.
     pub fn sequence(&self) -> u64 {
-        self.sequence
+        self.pin.sequence
     }
 }
 
 impl std::fmt::Debug for Snapshot {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Snapshot")
-            .field("sequence", &self.sequence)
+            .field("sequence", &self.pin.sequence)
             .finish_non_exhaustive()
     }
 }

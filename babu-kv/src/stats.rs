@@ -1,6 +1,7 @@
 //! What a database counts.
 
 use crate::error::Error;
+use crate::metrics::{self, metrics};
 use crate::threads::Mutex;
 use crate::threads::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -26,69 +27,91 @@ impl Counters {
     }
 }
 
+metrics! {
 /// A level of tables.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LevelStats {
     /// Tables in it.
-    pub tables: usize,
+    Gauge tables: usize,
     /// Bytes of their files.
-    pub bytes: u64,
+    Gauge bytes: u64,
     /// Entries in them, those that delete included.
-    pub entries: u64,
+    Gauge entries: u64,
     /// Entries and range tombstones that delete.
-    pub tombstones: u64,
+    Gauge tombstones: u64,
+}
 }
 
+metrics! {
 /// The database in numbers; counters run since it was opened.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Stats {
     /// The number of the last operation that readers see.
-    pub sequence_visible: u64,
+    Gauge sequence_visible: u64,
     /// The number of the last operation that survives power loss.
-    pub sequence_durable: u64,
+    Gauge sequence_durable: u64,
     /// Bytes of memtables, those that wait for their flush included.
-    pub memtable_bytes: usize,
+    Gauge memtable_bytes: usize,
     /// Memtables that wait for their flush.
-    pub memtables_waiting: usize,
+    Gauge memtables_waiting: usize,
     /// The budget of memtables, open tables and cache.
-    pub memory_bytes_max: usize,
+    Gauge memory_max_bytes: usize,
     /// Bytes of blocks in the cache.
-    pub cache_bytes: usize,
+    Gauge cache_bytes: usize,
     /// Blocks found in the cache.
-    pub cache_hits: u64,
-    /// Blocks read from files.
-    pub cache_misses: u64,
+    Counter cache_hits: u64,
+    /// Blocks that were not found in the cache.
+    Counter cache_misses: u64,
     /// Bytes of indices and filters of open tables.
-    pub index_bytes: usize,
+    Gauge index_bytes: usize,
     /// Tables that are open.
-    pub open_tables: usize,
+    Gauge open_tables: usize,
     /// Bytes of blocks that values or iterators hold and that have lost their place in the cache.
-    pub pinned_block_bytes: usize,
+    Gauge pinned_block_bytes: usize,
     /// Bytes of memtables that were flushed and that snapshots or iterators hold.
-    pub pinned_memtable_bytes: usize,
+    Gauge pinned_memtable_bytes: usize,
     /// Bytes on disk of tables that are obsolete and that snapshots, iterators or backups hold.
-    pub pinned_table_bytes: u64,
-    /// Levels of tables, level 0 first.
-    pub levels: Vec<LevelStats>,
+    Gauge pinned_table_bytes: u64,
+    /// Instants that snapshots and iterators hold; clones and iterators of a snapshot share one.
+    Gauge snapshots: usize,
+    /// Operations that became visible after the oldest of them.
+    Gauge snapshot_age_operations: u64,
+    /// Snapshots and iterators that had to let go because they were too old.
+    Counter snapshots_released: u64,
     /// Batches committed.
-    pub commits: u64,
-    /// Writes to the log; less than `commits` when writers were grouped.
-    pub log_writes: u64,
+    Counter commits: u64,
+    /// Writes to the log; less than the batches when writers were grouped.
+    Counter log_writes: u64,
     /// Times that writers waited for a flush.
-    pub stalls: u64,
+    Counter stalls: u64,
     /// Memtables flushed.
-    pub flushes: u64,
+    Counter flushes: u64,
     /// Bytes of tables that flushes wrote.
-    pub flushed_bytes: u64,
+    Counter flushed_bytes: u64,
     /// Compactions done.
-    pub compactions: u64,
+    Counter compactions: u64,
     /// Bytes of tables that compactions wrote.
-    pub compacted_bytes: u64,
+    Counter compacted_bytes: u64,
     /// Flushes and compactions that failed and were or will be tried again.
-    pub background_failures: u64,
-    /// What the last of them said.
-    pub background_error: Option<String>,
+    Counter background_failures: u64,
     /// Files that could not be removed; the next open removes them.
-    pub removals_failed: u64,
+    Counter removals_failed: u64,
+    /// Events that were lost because the listener was too slow.
+    Counter events_lost: u64,
+    ;
+    /// What the last failure in the background said.
+    background_error: Option<String>,
+    /// The number of the last operation that the oldest snapshot or iterator sees.
+    snapshot_oldest_sequence: Option<u64>,
+    /// Levels of tables, level 0 first.
+    levels: Vec<LevelStats>,
+}
+}
+
+impl Stats {
+    /// All numbers in Prometheus' text format, with names that start with `babu_kv_`.
+    pub fn to_prometheus(&self) -> String {
+        metrics::prometheus(self)
+    }
 }

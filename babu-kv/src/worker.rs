@@ -179,20 +179,29 @@ impl Work {
     }
 }
 
-/// Starts the three threads.
+/// Starts the threads.
 pub(crate) fn start(core: &Arc<Core>) -> Result<Vec<JoinHandle<()>>> {
-    let spawn = |name: &str, body: fn(&Core)| {
-        let (core, dir) = (core.clone(), core.tables.dir.clone());
-        let started = thread::Builder::new()
-            .name(name.into())
-            .spawn(move || body(&core));
-        started.map_err(|e| Error::io("start a thread for", &dir, e))
-    };
     Ok(vec![
-        spawn("babu-log", |core| core.spares.keep_ready())?,
-        spawn("babu-flush", flush_loop)?,
-        spawn("babu-compact", compact_loop)?,
+        spawn(core, "babu-log", |core| core.spares.keep_ready())?,
+        spawn(core, "babu-flush", flush_loop)?,
+        spawn(core, "babu-compact", compact_loop)?,
     ])
+}
+
+/// Starts the thread that delivers events, if anybody listens.
+pub(crate) fn start_herald(core: &Arc<Core>) -> Result<Option<JoinHandle<()>>> {
+    if !core.events.has_listener() {
+        return Ok(None);
+    }
+    spawn(core, "babu-events", |core| core.events.deliver_all()).map(Some)
+}
+
+fn spawn(core: &Arc<Core>, name: &str, body: fn(&Core)) -> Result<JoinHandle<()>> {
+    let (own, dir) = (core.clone(), &core.tables.dir);
+    let started = thread::Builder::new()
+        .name(name.into())
+        .spawn(move || body(&own));
+    started.map_err(|e| Error::io("start a thread for", dir, e))
 }
 
 fn flush_loop(core: &Core) {
@@ -226,9 +235,7 @@ fn flush_loop(core: &Core) {
             let mut inner = work.inner.lock();
             inner.attempts += 1;
             let more = matches!(result, Ok(true)) && !inner.stop;
-            inner.flush_error = result
-                .inspect_err(|error| core.counters.count_failure(error))
-                .err();
+            inner.flush_error = result.inspect_err(|error| core.count_failure(error)).err();
             inner.compact = true;
             work.set_pace(&inner, core);
             work.compaction.notify_one();
@@ -285,9 +292,7 @@ fn compact_loop(core: &Core) {
         let mut inner = work.inner.lock();
         // What is due comes before the rest of the idle work.
         inner.compact |= matches!(result, Ok(true));
-        inner.compaction_error = result
-            .inspect_err(|error| core.counters.count_failure(error))
-            .err();
+        inner.compaction_error = result.inspect_err(|error| core.count_failure(error)).err();
         work.set_pace(&inner, core);
         work.progress.notify_all();
     }
@@ -303,7 +308,7 @@ impl Core {
             Ok(())
         });
         if let Err(error) = result {
-            self.counters.count_failure(&error);
+            self.count_failure(&error);
         }
     }
 

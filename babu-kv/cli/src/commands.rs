@@ -59,6 +59,14 @@ fn files(dir: &Path) -> Result<BTreeMap<&'static str, (u64, u64)>> {
     Ok(kinds)
 }
 
+pub fn prometheus(dir: &Path) -> Result<()> {
+    let database = place::look(dir)?;
+    let text = database.stats().to_prometheus();
+    database.close()?;
+    write!(io::stdout(), "{text}")?;
+    Ok(())
+}
+
 pub fn stats(dir: &Path, json: bool) -> Result<()> {
     let database = place::look(dir)?;
     let (stats, indices, files) = (database.stats(), database.indices(), files(dir)?);

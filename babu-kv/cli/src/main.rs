@@ -49,7 +49,13 @@ enum Command {
     #[command(after_help = "Examples:\n  babu-kv stats /var/lib/db\n  \
             babu-kv stats /var/lib/db --json | jq .levels\n\n\
             Exit codes: 0 done, 1 no database there or not to be read, 2 damage")]
-    Stats(Report),
+    Stats {
+        #[command(flatten)]
+        report: Report,
+        /// Print all numbers of this moment in Prometheus' text format.
+        #[arg(long, conflicts_with = "json")]
+        prometheus: bool,
+    },
     /// Reads every block of every table, the log and the manifest, and checks all of it.
     ///
     /// Works beside the process that has the database open, on one instant. A torn end of the log, as
@@ -132,7 +138,14 @@ struct Dump {
 
 fn run(command: Command) -> anyhow::Result<ExitCode> {
     match command {
-        Command::Stats(Report { dir, json }) => commands::stats(&dir, json)?,
+        Command::Stats {
+            report: Report { dir, .. },
+            prometheus: true,
+        } => commands::prometheus(&dir)?,
+        Command::Stats {
+            report: Report { dir, json },
+            prometheus: false,
+        } => commands::stats(&dir, json)?,
         Command::Verify(Report { dir, json }) => commands::verify(&dir, json)?,
         Command::Dump(dump) => commands::dump(&dump)?,
         Command::Checkpoint { dir, destination } => commands::checkpoint(&dir, &destination)?,

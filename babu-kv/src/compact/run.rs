@@ -8,6 +8,7 @@ use super::{
 use crate::{
     core::Core,
     error::{Error, Result},
+    events::Event,
     iter::{
         Entry, Source,
         level::LevelCursor,
@@ -79,12 +80,30 @@ impl Core {
     }
 
     fn compact(&self, job: &Job, version: &Version, urgency: Urgency) -> Result<()> {
+        let (level, output_level) = (job.level, job.output_level);
+        self.events.emit(|| Event::CompactionBegin {
+            level,
+            output_level,
+            bytes: job.tables().map(|(_, t)| t.meta.size).sum(),
+        });
+        let written = self.compact_job(job, version, urgency);
+        self.events.emit(|| Event::CompactionEnd {
+            level,
+            output_level,
+            bytes: *written.as_ref().unwrap_or(&0),
+            done: written.is_ok(),
+        });
+        written.map(drop)
+    }
+
+    /// Gives the bytes of the tables written.
+    fn compact_job(&self, job: &Job, version: &Version, urgency: Urgency) -> Result<u64> {
         let outputs = if job.is_move {
             job.inputs.iter().map(|t| t.meta.clone()).collect()
         } else {
             match self.merge(job, version, urgency)? {
                 Some(outputs) => outputs,
-                None => return Ok(()),
+                None => return Ok(0),
             }
         };
         let edit = Edit {
@@ -105,12 +124,13 @@ impl Core {
             return Err(error);
         }
         self.counters.compactions.fetch_add(1, Relaxed);
-        if !job.is_move {
-            let bytes = outputs.iter().map(|t| t.size).sum();
-            self.counters.compacted_bytes.fetch_add(bytes, Relaxed);
-            job.tables().for_each(|(_, table)| table.make_obsolete());
+        if job.is_move {
+            return Ok(0);
         }
-        Ok(())
+        let bytes = outputs.iter().map(|t| t.size).sum();
+        self.counters.compacted_bytes.fetch_add(bytes, Relaxed);
+        job.tables().for_each(|(_, table)| table.make_obsolete());
+        Ok(bytes)
     }
 
     /// Writes what is left of the tables of a job; `None` when it was given up.

@@ -9,8 +9,8 @@ pub(crate) use source::Source;
 use crate::{
     error::Result,
     keys::{INDEX_BYTES, Kind, Range, user_key},
+    pins::Pin,
     slice::{Key, Value},
-    state::State,
 };
 use merge::{Direction, Limit, Merge};
 use std::sync::Arc;
@@ -52,8 +52,7 @@ pub(crate) trait Cursor: Send {
 /// It can be walked from both ends, in turns, until they meet. It owns what it reads from, so that
 /// it may outlive everything else, and others may write meanwhile. After an error it ends.
 pub struct Iter {
-    state: Arc<State>,
-    sequence: u64,
+    pin: Arc<Pin>,
     /// What there was between the two ends when the merges below began.
     range: Range,
     /// Where the range began, for `seek`.
@@ -67,10 +66,9 @@ pub struct Iter {
 }
 
 impl Iter {
-    pub(crate) fn new(state: Arc<State>, sequence: u64, range: Range) -> Iter {
+    pub(crate) fn new(pin: Arc<Pin>, range: Range) -> Iter {
         Iter {
-            state,
-            sequence,
+            pin,
             first: range.from.clone(),
             over: is_empty(&range),
             range,
@@ -98,10 +96,11 @@ impl Iter {
             Some(front) => front,
             None => {
                 let front = &mut self.front;
-                front.insert(
-                    self.state
-                        .merge(&self.range, self.sequence, Direction::Forward)?,
-                )
+                front.insert(self.pin.state()?.merge(
+                    &self.range,
+                    self.pin.sequence,
+                    Direction::Forward,
+                )?)
             }
         };
         front.next_live(match (&self.back, &self.range.to) {
@@ -116,10 +115,11 @@ impl Iter {
             Some(back) => back,
             None => {
                 let back = &mut self.back;
-                back.insert(
-                    self.state
-                        .merge(&self.range, self.sequence, Direction::Back)?,
-                )
+                back.insert(self.pin.state()?.merge(
+                    &self.range,
+                    self.pin.sequence,
+                    Direction::Back,
+                )?)
             }
         };
         let limit = match &self.front {
@@ -142,6 +142,8 @@ impl Iter {
         if self.over {
             return Ok(None);
         }
+        // Too old: whatever the ends still stand on.
+        self.pin.state()?;
         let found = match direction {
             Direction::Forward => self.next_forward()?,
             Direction::Back => self.next_backward()?,
@@ -162,7 +164,13 @@ impl Iter {
             return None;
         }
         let result = self.step(direction);
-        self.failed = result.is_err();
+        if let Err(error) = &result {
+            self.failed = true;
+            // So that one that is too old lets go of what its cursors hold.
+            self.front = None;
+            self.back = None;
+            let _ = self.pin.observe::<()>(Err(error.clone()));
+        }
         result.transpose()
     }
 }

@@ -8,6 +8,7 @@ use crate::{
     keys::{Range, full_key},
     log::format::{self, OPERATIONS_AT, Operation},
     manifest::version::Version,
+    pins::Pin,
     state::{State, Waiting},
 };
 use merge::{Direction, Limit};
@@ -120,7 +121,7 @@ fn any_walk_at_any_instant_shows_what_there_was() {
                 range.from <= full && range.to.as_ref().is_none_or(|to| full < *to)
             };
             let mut left: Vec<_> = model.keys().filter(inside).collect();
-            let mut iter = Iter::new(state.clone(), *sequence, range.clone());
+            let mut iter = Iter::new(Pin::alone(state.clone(), *sequence), range.clone());
             let forward = [0.0, 1.0, 0.5, 0.95][random.random_range(0..4)];
             let seeks = [0.0, 0.1][random.random_range(0..2)];
             loop {
@@ -167,11 +168,8 @@ fn readers_beside_a_writer_see_their_instant() {
         let mut expected: Vec<_> = (gone + 1..=last).map(|n| key(n).to_vec()).collect();
         expected.sort();
         let walk = || {
-            Iter::new(
-                state(std::slice::from_ref(&memtable)),
-                sequence,
-                Range::prefix(1, b""),
-            )
+            let state = state(std::slice::from_ref(&memtable));
+            Iter::new(Pin::alone(state, sequence), Range::prefix(1, b""))
         };
         let forward: Vec<_> = walk().map(|entry| entry.unwrap().0.to_vec()).collect();
         assert_eq!(forward, expected);
@@ -331,7 +329,7 @@ fn an_iterator_holds_ten_memtables_until_it_is_dropped() {
         apply(memtable, sequence, Change::Put(&[n as u8], b"x"));
     }
     let all = Range::prefix(1, b"");
-    let mut iter = Iter::new(state(&memtables), 100, all);
+    let mut iter = Iter::new(Pin::alone(state(&memtables), 100), all);
     assert_eq!(&*iter.next().unwrap().unwrap().0, [0]);
     apply(&memtables[0], 101, Change::Delete(&[9]));
     apply(&memtables[0], 102, Change::Put(&[20], b"x"));

@@ -19,6 +19,9 @@ fn stats_say_what_is_there() {
     let entries: Option<u64> = levels.map(|level| level["entries"].as_u64()).sum();
     assert_eq!(entries, Some(2000));
     assert_eq!(stats["files"]["tables"]["files"], 1);
+    let said = babu_kv(dir.path(), &["stats", "db", "--prometheus"]);
+    let line = "\nbabu_kv_level_entries{level=\"0\"} 2000\n";
+    assert!(said.out.contains(line), "{}", said.out);
 }
 
 #[test]
