@@ -67,6 +67,7 @@ impl Core {
         let number = self.next_file.load(Relaxed);
         let edit = Edit {
             next_file: Some(number + 1),
+            last_index: Some(manifest.last_index),
             sealed: self.seals(&state.version, current),
             ..state.version.as_edit()
         };

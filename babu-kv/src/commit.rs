@@ -86,8 +86,9 @@ impl Writers {
 }
 
 impl Lead<'_> {
-    /// The requests at the head of the queue, up to one that wants to lead.
-    pub(crate) fn gather(&self) -> (Group, Vec<Request>) {
+    /// The requests at the head of the queue, up to one that wants to lead or that must: its turn
+    /// comes next.
+    pub(crate) fn gather(&self, may_follow: impl Fn(&Request) -> bool) -> (Group, Vec<Request>) {
         let (mut group, mut requests, mut bytes) = (Group::default(), Vec::new(), 0);
         let mut queue = self.0.queue.lock();
         while bytes < GROUP_BYTES
@@ -95,7 +96,7 @@ impl Lead<'_> {
         {
             let mut slot = waiter.slot.lock();
             match mem::replace(&mut *slot, Slot::Taken) {
-                Slot::Waiting(Some(request)) => {
+                Slot::Waiting(Some(request)) if may_follow(&request) => {
                     bytes += request.record.len();
                     requests.push(request);
                 }

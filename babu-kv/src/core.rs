@@ -20,6 +20,7 @@ use crate::{
     error::{Context, Error, Result},
     events::{Event, Events},
     fs::Lock,
+    indices::Indices,
     log::{
         format, seal,
         spare::Spares,
@@ -37,7 +38,7 @@ use crate::{
     threads::{
         Mutex, RwLock,
         atomic::{
-            AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering::AcqRel, Ordering::Acquire,
+            AtomicBool, AtomicU64, AtomicUsize, Ordering::AcqRel, Ordering::Acquire,
             Ordering::Relaxed, Ordering::Release,
         },
     },
@@ -48,10 +49,6 @@ use std::{
     sync::{Arc, Weak},
 };
 
-/// Longest name of an index in bytes.
-const NAME_BYTES_MAX: usize = 255;
-/// Most indices in a database.
-const INDICES_MAX: u32 = 1 << 20;
 /// A memtable that fills divides the budget of memory anew so many times.
 const ACTIVE_STEPS: usize = 8;
 /// How often closing the log is tried while syncs fail.
@@ -66,6 +63,7 @@ pub(crate) struct Core {
     pub spares: Spares,
     /// Changed by the leading writer and by flushes, under its own lock.
     pub closed_logs: seal::Closed,
+    pub indices: Indices,
     pub work: Work,
     pub flushing: Mutex<()>,
     pub compacting: Mutex<()>,
@@ -78,7 +76,6 @@ pub(crate) struct Core {
     /// What the active memtable counts for in the budget of memory.
     active_bytes: AtomicUsize,
     visible: AtomicU64,
-    index_count: AtomicU32,
     writers: Writers,
     log: Mutex<LogWriter>,
     /// How often the log went on in a new segment after a failed sync.
@@ -136,7 +133,7 @@ impl Core {
             pins: Arc::new(Pins::new(events.clone())),
             events,
             options,
-            index_count: AtomicU32::new(manifest.indices.values().copied().max().unwrap_or(0)),
+            indices: Indices::new(manifest.indices.values().copied(), manifest.last_index),
             manifest: Mutex::new(manifest),
             next_file: AtomicU64::new(next_file),
             syncs: SyncPoint::new(last),
@@ -261,23 +258,35 @@ impl Core {
         if batch.is_empty() && batch.is_sound() {
             return Ok(self.visible.load(Acquire));
         }
-        let (record, count) = batch.into_record(self.index_count.load(Acquire))?;
+        let request = self.indices.request(batch)?;
         if self.options.background == Background::Threads {
-            self.work.pace(record.len());
+            self.work.pace(request.record.len());
         }
-        let result = match self.writers.enter(Some(Request { record, count })) {
+        let result = match self.writers.enter(Some(request)) {
             Turn::Done(result) => result,
             Turn::Leads(lead, Some(request)) => self.write_group(&lead, request),
             Turn::Leads(_, None) => Err(Error::Closed),
         };
-        if self.options.background == Background::Inline {
-            self.maintain();
-        }
+        self.maintain_inline();
         result
     }
 
+    pub(crate) fn maintain_inline(&self) {
+        if self.options.background == Background::Inline {
+            self.maintain();
+        }
+    }
+
+    /// Waits until nobody else writes.
+    pub(crate) fn lead(&self) -> Lead<'_> {
+        self.writers.lead()
+    }
+
     fn write_group(&self, lead: &Lead<'_>, first: Request) -> Result<u64> {
-        let (group, others) = lead.gather();
+        if !self.indices.is_fresh(&first) {
+            self.indices.check(&first)?;
+        }
+        let (group, others) = lead.gather(|request| self.indices.is_fresh(request));
         let written = self.check_open().and_then(|()| self.write(first, others));
         match written {
             Ok((first, others)) => {
@@ -292,7 +301,11 @@ impl Core {
     }
 
     /// The leader's work: log, memtable, publication.
-    fn write(&self, first: Request, others: Vec<Request>) -> Result<(Written, Vec<Written>)> {
+    pub(crate) fn write(
+        &self,
+        first: Request,
+        others: Vec<Request>,
+    ) -> Result<(Written, Vec<Written>)> {
         let mut log = self.log.lock();
         self.make_room(&mut log)?;
         self.make_log_ready(&mut log)?;
@@ -526,32 +539,6 @@ impl Core {
                 .fs
                 .remove(&self.tables.dir.join(format::segment_name(number)));
         }
-    }
-
-    /// The number of the index of this name, created durably when missing.
-    pub(crate) fn index(&self, name: &str) -> Result<u32> {
-        self.check_open()?;
-        if name.is_empty() || name.len() > NAME_BYTES_MAX {
-            return Err(Error::invalid("the name of an index has 1 to 255 bytes"));
-        }
-        let mut manifest = self.manifest.lock();
-        if let Some(id) = manifest.indices.get(name) {
-            return Ok(*id);
-        }
-        self.check_writable()?;
-        let id = self.index_count.load(Acquire) + 1;
-        if id > INDICES_MAX {
-            return Err(Error::invalid("a database has at most 1048576 indices"));
-        }
-        let edit = Edit {
-            indices: vec![(id, name.to_string())],
-            ..Edit::default()
-        };
-        let now = self.state().version.clone();
-        // The version does not change.
-        manifest.commit(&self.tables, &now, &edit, &self.next_file)?;
-        self.index_count.store(id, Release);
-        Ok(id)
     }
 
     pub(crate) fn visible(&self) -> u64 {

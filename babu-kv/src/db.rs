@@ -166,12 +166,26 @@ impl Database {
         })
     }
 
+    /// Drops the index of this name with all that is in it; `false` when there is none. It is dropped
+    /// as a whole or not at all after any crash, durably when this returns, and its number is never
+    /// used again: an index that is created under the same name is another one, and empty.
+    ///
+    /// Handles of a dropped index find nothing, and a batch that uses one is refused with
+    /// [`Error::InvalidArgument`](crate::Error::InvalidArgument); snapshots taken before still see it. Its place on
+    /// disk comes back with compaction. Waits for a sync of the log and one of the manifest, as
+    /// [`index`](Database::index) does; after an error it may be dropped already, and can be dropped
+    /// again. Batches that are being written at the same moment come before or after.
+    pub fn drop_index(&self, name: &str) -> Result<bool> {
+        self.core().drop_index(name)
+    }
+
     /// All indices that there are, by name. Waits for an index that is just being created, and for
     /// a flush or compaction that is just being recorded.
     pub fn indices(&self) -> Vec<Index> {
         let manifest = self.core().manifest.lock();
         let indices = manifest.indices.iter();
         indices
+            .filter(|(_, id)| !self.core().indices.is_dropped(**id))
             .map(|(name, id)| Index {
                 id: *id,
                 name: name.as_str().into(),

@@ -47,6 +47,8 @@ impl Core {
             sealed: self
                 .closed_logs
                 .durable(oldest.next_log, self.syncs.durable()),
+            // The record that drops an index may go with the log.
+            dropped: self.indices.still_named(flushed),
             ..Edit::default()
         };
         let installed = self.install(&edit, |state| {

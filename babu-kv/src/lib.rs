@@ -48,6 +48,7 @@
 //! | `db`, `batch`, `snapshot`, `iter` | the public face |
 //! | `keys`, `coding`, `slice` | full keys and ranges, integers in files, bytes that keep their buffer alive |
 //! | `core` | the database behind the handles; who touches what |
+//! | `indices` | creating and dropping indices |
 //! | `commit`, `sync` | the order of writers; which batches are durable |
 //! | `log` | segments of the log: format, writing, replay |
 //! | `memtable`, `state`, `multi_get` | the newest entries; what a reader reads; many keys at once |
@@ -79,6 +80,7 @@ mod events;
 mod flush;
 pub mod fs;
 mod idle;
+mod indices;
 mod iter;
 mod keys;
 mod log;

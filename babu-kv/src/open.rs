@@ -14,6 +14,7 @@ use crate::{
     options::Options,
     state::State,
     table::{Tables, format as table_format},
+    threads::atomic::{AtomicU64, Ordering::Relaxed},
 };
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -41,7 +42,7 @@ pub(crate) fn open(dir: &Path, options: Options) -> Result<Core> {
     if !tables.fs.exists(&current).at("look up", &current)? {
         create(&tables)?;
     }
-    let (manifest, version, mut next_file) = Manifest::open(&tables, rewrite_bytes)?;
+    let (mut manifest, mut version, mut next_file) = Manifest::open(&tables, rewrite_bytes)?;
     let files = Files::list(&tables)?;
     next_file = next_file.max(files.next());
     files.check(&tables, &version)?;
@@ -50,7 +51,7 @@ pub(crate) fn open(dir: &Path, options: Options) -> Result<Core> {
         fs: &*tables.fs,
         dir,
         flushed: version.flushed,
-        indices: manifest.indices.values().copied().max().unwrap_or(0),
+        indices: manifest.last_index,
         memtable_bytes: options.memtable_bytes,
         sealed: &version.sealed,
         cuts: true,
@@ -60,7 +61,18 @@ pub(crate) fn open(dir: &Path, options: Options) -> Result<Core> {
         active,
         last,
         segments,
+        dropped,
     } = replay.run(&logs)?;
+    // Their names are left when a crash came before the edit that removes them.
+    if manifest.names_any(&dropped) {
+        let edit = Edit {
+            dropped: dropped.into_iter().collect(),
+            ..Edit::default()
+        };
+        let number = AtomicU64::new(next_file);
+        version = manifest.commit(&tables, &version, &edit, &number)?;
+        next_file = number.load(Relaxed);
+    }
     // They take no more batches.
     let closed_logs = Closed::default();
     segments

@@ -86,7 +86,7 @@ fn attempt(dir: &Path, options: &Options) -> Result<Core> {
         pinned: Mutex::default(),
     });
     let tables = Arc::new(Tables::new(fs.clone(), dir, options));
-    let (manifest, version, next_file) = Manifest::open_read_only(&tables)?;
+    let (mut manifest, version, next_file) = Manifest::open_read_only(&tables)?;
     let files = Files::list(&tables)?;
     files.check(&tables, &version)?;
     for table in version.tables() {
@@ -100,7 +100,7 @@ fn attempt(dir: &Path, options: &Options) -> Result<Core> {
         fs: &*fs,
         dir,
         flushed: version.flushed,
-        indices: manifest.indices.values().copied().max().unwrap_or(0),
+        indices: manifest.last_index,
         memtable_bytes: options.memtable_bytes,
         sealed: &version.sealed,
         cuts: false,
@@ -110,7 +110,9 @@ fn attempt(dir: &Path, options: &Options) -> Result<Core> {
         active,
         last,
         segments,
+        dropped,
     } = replay.run(&logs)?;
+    manifest.indices.retain(|_, id| !dropped.contains(id));
     let pinned = segments.into_iter().map(
         |Seal {
              segment: number,

@@ -188,6 +188,7 @@ impl Core {
         let edit = Edit {
             next_file: Some(self.next_file.load(Relaxed)),
             sealed,
+            last_index: Some(manifest.last_index),
             indices: indices.map(|(name, id)| (*id, name.clone())).collect(),
             ..version.as_edit()
         };

@@ -14,6 +14,7 @@
 //! operation = 1 · key · value          put
 //!           | 2 · key                  delete
 //!           | 3 · from · to            delete range, `to` excluded
+//!             from the first key of an index to that of the next one: the index is dropped
 //!             each string as varint length and bytes; keys are full keys (index u32 big endian, user's key)
 //! ```
 //!
@@ -25,8 +26,8 @@
 //! manifest, and nothing of it may be missing.
 
 use crate::coding::{Decoder, NUMBER_MAX, number_in, put_bytes, put_varint, u32_at, u64_at};
-use crate::keys::INDEX_BYTES;
-use std::ops::Range;
+use crate::keys::{INDEX_BYTES, index_of};
+use std::{collections::BTreeSet, ops::Range};
 use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
 
 pub(crate) const SEGMENT_HEADER_BYTES: usize = 24;
@@ -222,6 +223,48 @@ pub(crate) fn next_operation(d: &mut Decoder<'_>) -> Option<Operation> {
         }),
         _ => None,
     }
+}
+
+/// A record that drops an index, its header not yet filled in.
+pub(crate) fn drop_index(index: u32) -> Vec<u8> {
+    let mut record = vec![0; OPERATIONS_AT];
+    let next = (index + 1).to_be_bytes();
+    put_operation(
+        &mut record,
+        Operation::DELETE_RANGE,
+        index,
+        &[],
+        Some(&next),
+    );
+    record
+}
+
+/// The index that an operation drops. No other range ends with a key without bytes of the user's.
+fn dropped(record: &[u8], operation: &Operation) -> Option<u32> {
+    match operation {
+        Operation::DeleteRange { from, to } if to.len() == INDEX_BYTES => {
+            index_of(record.get(from.clone())?)
+        }
+        _ => None,
+    }
+}
+
+/// The indices of all operations of a batch; `None` when it is not well formed.
+pub(crate) fn indices(record: &[u8], count: u32) -> Option<BTreeSet<u32>> {
+    let mut d = Decoder::new(record, OPERATIONS_AT);
+    let index = |_| {
+        let (Operation::Put { key, .. }
+        | Operation::Delete { key }
+        | Operation::DeleteRange { from: key, .. }) = next_operation(&mut d)?;
+        index_of(record.get(key)?)
+    };
+    (0..count).map(index).collect()
+}
+
+/// The index that a batch drops; nothing else is in it then.
+pub(crate) fn dropped_index(record: &[u8]) -> Option<u32> {
+    let mut d = Decoder::new(record, OPERATIONS_AT);
+    dropped(record, &next_operation(&mut d)?)
 }
 
 #[cfg(test)]

@@ -11,17 +11,14 @@ use super::{
     seal::Seal,
 };
 use crate::{
-    coding::Decoder,
     error::{Context, Error, Result},
     fs::{Fs, Open},
-    keys,
     manifest::read_file,
     memtable::Memtable,
     state::Waiting,
 };
-use format::{OPERATIONS_AT, Operation};
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     path::{Path, PathBuf},
     sync::Arc,
 };
@@ -35,6 +32,8 @@ pub(crate) struct Replayed {
     pub last: u64,
     /// Each segment that was taken in, without what is torn.
     pub segments: Vec<Seal>,
+    /// Indices that are dropped in the log.
+    pub dropped: BTreeSet<u32>,
 }
 
 pub(crate) struct Replay<'a> {
@@ -62,6 +61,7 @@ struct Progress {
     waiting: Vec<Waiting>,
     active: Memtable,
     last: u64,
+    dropped: BTreeSet<u32>,
 }
 
 impl Replay<'_> {
@@ -77,6 +77,7 @@ impl Replay<'_> {
             waiting: Vec::new(),
             active: Memtable::new(),
             last: self.flushed,
+            dropped: BTreeSet::new(),
         };
         let mut taken = Vec::new();
         for (n, segment) in segments.iter().enumerate() {
@@ -112,6 +113,7 @@ impl Replay<'_> {
             active: Arc::new(progress.active),
             last: progress.last,
             segments: taken,
+            dropped: progress.dropped,
         })
     }
 
@@ -273,6 +275,7 @@ impl Replay<'_> {
             )
         })?;
         progress.last = last;
+        progress.dropped.extend(format::dropped_index(&record));
         if progress.active.bytes() >= self.memtable_bytes {
             let memtable = Arc::new(std::mem::replace(&mut progress.active, Memtable::new()));
             progress.waiting.insert(
@@ -287,14 +290,9 @@ impl Replay<'_> {
     }
 
     fn indices_are_known(&self, record: &[u8], count: u32) -> Option<()> {
-        let mut d = Decoder::new(record, OPERATIONS_AT);
-        for _ in 0..count {
-            let (Operation::Put { key, .. }
-            | Operation::Delete { key }
-            | Operation::DeleteRange { from: key, .. }) = format::next_operation(&mut d)?;
-            keys::index_of(&record[key]).filter(|index| *index <= self.indices)?;
-        }
-        Some(())
+        let indices = format::indices(record, count)?;
+        let last = indices.last().copied().unwrap_or(0);
+        (last <= self.indices).then_some(())
     }
 
     /// Ends the log at `offset` of the first of `segments`, where it breaks after number `last`.

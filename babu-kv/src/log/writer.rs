@@ -63,6 +63,8 @@ pub(crate) struct Request {
     pub record: Vec<u8>,
     /// Operations in it.
     pub count: u32,
+    /// Indices that had been dropped when its own were looked at.
+    pub drops: u64,
 }
 
 /// A batch that is in the log.

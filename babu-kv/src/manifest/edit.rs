@@ -7,6 +7,9 @@ use crate::{
     table::TableMeta,
 };
 
+/// Most indices over the life of a database.
+pub(crate) const INDEX_MAX: u32 = 1 << 20;
+
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Edit {
     pub version: Option<u64>,
@@ -17,6 +20,8 @@ pub(crate) struct Edit {
     pub added: Vec<(usize, TableMeta)>,
     pub removed: Vec<(usize, u64)>,
     pub sealed: Vec<Seal>,
+    pub dropped: Vec<u32>,
+    pub last_index: Option<u32>,
 }
 
 impl Edit {
@@ -32,6 +37,10 @@ impl Edit {
         number(3, self.log_number);
         number(4, self.flushed);
         number(5, self.next_file);
+        number(10, self.last_index.map(u64::from));
+        for id in &self.dropped {
+            number(9, Some(u64::from(*id)));
+        }
         for (id, name) in &self.indices {
             put_varint(&mut out, 2);
             put_varint(&mut out, u64::from(*id));
@@ -73,7 +82,9 @@ impl Edit {
             match d.varint()? {
                 1 => edit.version = Some(d.varint().filter(|v| *v == format::VERSION)?),
                 2 => {
-                    let id = u32::try_from(d.varint()?).ok()?;
+                    let id = u32::try_from(d.varint()?)
+                        .ok()
+                        .filter(|id| *id <= INDEX_MAX)?;
                     edit.indices
                         .push((id, String::from_utf8(d.bytes()?.to_vec()).ok()?));
                 }
@@ -83,6 +94,14 @@ impl Edit {
                 6 => edit.added.push((level(&mut d)?, table(&mut d)?)),
                 7 => edit.removed.push((level(&mut d)?, d.number()?)),
                 8 => edit.sealed.push(Seal::decode(&mut d)?),
+                9 => edit.dropped.push(u32::try_from(d.varint()?).ok()?),
+                10 => {
+                    edit.last_index = Some(
+                        u32::try_from(d.varint()?)
+                            .ok()
+                            .filter(|id| *id <= INDEX_MAX)?,
+                    )
+                }
                 _ => return None,
             }
         }
@@ -134,6 +153,8 @@ mod tests {
             next_file: Some(10),
             added: vec![(6, table)],
             removed: vec![(0, 8)],
+            dropped: vec![2, 5],
+            last_index: Some(6),
             sealed: vec![Seal {
                 segment: 3,
                 bytes: 1 << 30,

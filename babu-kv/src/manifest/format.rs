@@ -16,6 +16,8 @@
 //!            | 6 · level varint · table                    a table is added
 //!            | 7 · level varint · file number varint       a table is removed
 //!            | 8 · segment varint · bytes varint · hash varint     a closed log segment and the XXH3-64 of its bytes
+//!            | 9 · index varint                            an index was dropped
+//!            | 10 · index varint                           the last number that was ever given to an index
 //! table      = number · size · hash · entries · tombstones · highest sequence (all varint) · from · to
 //! ```
 //!

@@ -12,7 +12,7 @@ use crate::{
 };
 use edit::Edit;
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     path::{Path, PathBuf},
     sync::Arc,
 };
@@ -31,6 +31,8 @@ pub(crate) struct Manifest {
     /// It is rewritten when it is longer than this and than four times its first record.
     rewrite_bytes: u64,
     pub(crate) indices: BTreeMap<String, u32>,
+    /// The last number that was ever given to an index.
+    pub(crate) last_index: u32,
 }
 
 pub(crate) fn read_file(fs: &dyn Fs, path: &Path) -> Result<Vec<u8>> {
@@ -54,6 +56,14 @@ fn set_current(fs: &dyn Fs, dir: &Path, number: u64) -> Result<()> {
     fs.sync_dir(dir).at("sync", dir)
 }
 
+/// Takes an edit into the names of indices; gives the highest number in it.
+fn note_indices(indices: &mut BTreeMap<String, u32>, edit: &Edit) -> u32 {
+    indices.extend(edit.indices.iter().map(|(id, name)| (name.clone(), *id)));
+    indices.retain(|_, id| !edit.dropped.contains(id));
+    let numbers = edit.indices.iter().map(|(id, _)| *id);
+    numbers.chain(edit.last_index).max().unwrap_or(0)
+}
+
 impl Manifest {
     /// Writes a manifest that says everything, and makes it the current one.
     pub(crate) fn create(
@@ -68,6 +78,8 @@ impl Manifest {
             .iter()
             .map(|(name, id)| (*id, name.clone()))
             .collect();
+        let last_index = indices.values().copied().max().max(first.last_index);
+        first.last_index = last_index;
         let path = dir.join(format::manifest_name(number));
         let file = fs.open(&path, Open::Create).at("create", &path)?;
         let record = format::encode_record(&first.encode(), number, 0);
@@ -85,6 +97,7 @@ impl Manifest {
             broken: false,
             rewrite_bytes: u64::MAX,
             indices,
+            last_index: last_index.unwrap_or(0),
         })
     }
 
@@ -114,7 +127,7 @@ impl Manifest {
         let bytes = read_file(&*tables.fs, &path)?;
         let (mut version, mut indices, mut next_file) =
             (Version::default(), BTreeMap::new(), number + 1);
-        let (mut at, mut first_record_bytes) = (0, 0);
+        let (mut at, mut first_record_bytes, mut last_index) = (0, 0, 0);
         while at < bytes.len() {
             let Some((edit, end)) = format::check_record(&bytes, number, at) else {
                 break;
@@ -128,7 +141,7 @@ impl Manifest {
                 .apply(&edit, tables)
                 .map_err(|what| Error::corrupt(&path, at as u64, what))?;
             next_file = next_file.max(edit.next_file.unwrap_or(0));
-            indices.extend(edit.indices.into_iter().map(|(id, name)| (name, id)));
+            last_index = last_index.max(note_indices(&mut indices, &edit));
             at = end;
             if first_record_bytes == 0 {
                 first_record_bytes = end as u64;
@@ -156,8 +169,14 @@ impl Manifest {
             broken: false,
             rewrite_bytes,
             indices,
+            last_index,
         };
         Ok((manifest, version, next_file))
+    }
+
+    /// Whether one of these indices has a name.
+    pub(crate) fn names_any(&self, indices: &BTreeSet<u32>) -> bool {
+        self.indices.values().any(|id| indices.contains(id))
     }
 
     /// Whether a failed edit may be on disk all the same, so that the files that it names must
@@ -185,12 +204,13 @@ impl Manifest {
         let mut edit = edit.clone();
         edit.next_file = Some(next_file.load(Relaxed));
         let mut indices = self.indices.clone();
-        indices.extend(edit.indices.iter().map(|(id, name)| (name.clone(), *id)));
+        let last_index = self.last_index.max(note_indices(&mut indices, &edit));
         if self.broken || self.length > self.rewrite_bytes.max(self.first_record_bytes * 4) {
             // The number of the manifest comes from the same counter as those of tables.
             let number = next_file.fetch_add(1, Relaxed);
             edit = Edit {
                 next_file: Some(number + 1),
+                last_index: Some(last_index),
                 ..next.as_edit()
             };
             let old = self.path.clone();
@@ -216,6 +236,7 @@ impl Manifest {
             }
             self.length += record.len() as u64;
             self.indices = indices;
+            self.last_index = last_index;
         }
         Ok(next)
     }

@@ -21,6 +21,10 @@ pub(super) struct Evidence {
     /// Tables that it says were removed.
     pub removed: BTreeSet<u64>,
     pub indices: BTreeMap<u32, String>,
+    /// Numbers of indices that were dropped.
+    pub dropped: BTreeSet<u32>,
+    /// The last number that was given to an index, as far as it is known.
+    pub last_index: u32,
     /// The first segment that is still needed.
     pub log_number: u64,
     pub flushed: u64,
@@ -143,7 +147,14 @@ impl Evidence {
             self.removed.remove(&meta.number);
             self.named.insert(meta.number, (level, meta));
         }
+        let numbers = edit.indices.iter().map(|(id, _)| *id);
+        let last = numbers.chain(edit.last_index).max().unwrap_or(0);
+        self.last_index = self.last_index.max(last);
         self.indices.extend(edit.indices);
+        for id in edit.dropped {
+            self.indices.remove(&id);
+            self.dropped.insert(id);
+        }
         self.log_number = edit.log_number.unwrap_or(self.log_number);
         self.flushed = edit.flushed.unwrap_or(self.flushed);
         self.next_file = self.next_file.max(edit.next_file.unwrap_or(0));

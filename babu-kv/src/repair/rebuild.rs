@@ -58,7 +58,7 @@ pub(super) fn run(
         next_file: evidence.next_file,
         added: Vec::new(),
         last: evidence.flushed,
-        index_max: evidence.indices.keys().max().copied().unwrap_or(0),
+        index_max: evidence.last_index,
     };
     let fs = &*options.fs;
     let batches = log::read(fs, dir, evidence, options.memtable_bytes, report)?;
@@ -292,7 +292,9 @@ impl Build<'_> {
             indices.insert(name.clone(), *id);
         }
         if report.manifest != ManifestState::Whole {
-            for id in (1..=self.index_max).filter(|id| !evidence.indices.contains_key(id)) {
+            let known =
+                |id: &u32| evidence.indices.contains_key(id) || evidence.dropped.contains(id);
+            for id in (1..=self.index_max).filter(|id| !known(id)) {
                 let mut name = format!("index-{id}");
                 while indices.contains_key(&name) {
                     name.push('\'');
@@ -318,6 +320,7 @@ impl Build<'_> {
             flushed: Some(self.last),
             next_file: Some(number + 1),
             added: std::mem::take(&mut self.added),
+            last_index: Some(self.index_max),
             ..Edit::default()
         };
         Manifest::create(fs, &self.to.dir, number, edit, indices).map(drop)

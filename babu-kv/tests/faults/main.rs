@@ -3,6 +3,7 @@
 
 mod backup;
 mod decay;
+mod drop;
 mod failures;
 mod online;
 mod repair;
