@@ -20,7 +20,7 @@ fn stats_say_what_is_there() {
     assert_eq!(entries, Some(2000));
     assert_eq!(stats["files"]["tables"]["files"], 1);
     let said = babu_kv(dir.path(), &["stats", "db", "--prometheus"]);
-    let line = "\nbabu_kv_level_entries{level=\"0\"} 2000\n";
+    let line = "\nbabu_kv_sequence_visible 2001\n";
     assert!(said.out.contains(line), "{}", said.out);
 }
 
