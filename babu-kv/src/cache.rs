@@ -303,7 +303,7 @@ mod tests {
     const BLOCK_BYTES: usize = 4096;
 
     fn block() -> Block {
-        Block::new(vec![0; BLOCK_BYTES].into(), BLOCK_BYTES).unwrap()
+        Block::new(vec![0; BLOCK_BYTES].into()).unwrap()
     }
 
     /// Room for `blocks` blocks in one shard.

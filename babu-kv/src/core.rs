@@ -516,6 +516,22 @@ impl Core {
         Ok(())
     }
 
+    /// Declares the length of the prefixes of an index that go into filters.
+    pub(crate) fn declare(&self, index: u32, prefix_bytes: u8) -> Result<()> {
+        let declared = |state: &State| state.version.prefixes.get(&index).copied().unwrap_or(0);
+        if declared(&self.state()) != prefix_bytes {
+            self.check_writable()?;
+            let edit = Edit {
+                prefixes: vec![(index, prefix_bytes)],
+                ..Edit::default()
+            };
+            self.install(&edit, |state| {
+                *self.tables.prefixes.write() = state.version.prefixes.clone();
+            })?;
+        }
+        Ok(())
+    }
+
     /// Removes tables that no manifest names, because writing them or naming them failed.
     pub(crate) fn discard(&self, tables: &[TableMeta]) {
         // After a failed sync of the manifest they may be named in it all the same. Then the next

@@ -8,7 +8,7 @@ use crate::{
     events::Event,
     iter::Iter,
     keys,
-    options::{Background, Durability, Options},
+    options::{Background, Durability, IndexOptions, Options},
     progress::Progress,
     slice::Value,
     snapshot::Snapshot,
@@ -164,6 +164,14 @@ impl Database {
             id: self.core().index(name)?,
             name: name.into(),
         })
+    }
+
+    /// [`index`](Database::index) that declares what it is used for. The declaration is durable when
+    /// this returns; a different one holds for the tables that are written after it.
+    pub fn index_with(&self, name: &str, options: IndexOptions) -> Result<Index> {
+        let index = self.index(name)?;
+        self.core().declare(index.id, options.prefix_bytes)?;
+        Ok(index)
     }
 
     /// Drops the index of this name with all that is in it; `false` when there is none. It is dropped

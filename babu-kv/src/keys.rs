@@ -89,6 +89,13 @@ impl Range {
         Range { from, to }
     }
 
+    /// Whether all keys in it begin with `prefix`, with which `from` begins.
+    pub(crate) fn is_within_prefix(&self, prefix: &[u8]) -> bool {
+        self.to.as_ref().is_some_and(|to| {
+            to.starts_with(prefix) || after_prefix(prefix).is_some_and(|after| *to <= after)
+        })
+    }
+
     /// Whether it shares a key with `from..to`.
     pub(crate) fn overlaps(&self, from: &[u8], to: &[u8]) -> bool {
         from < to && self.from.as_slice() < to && self.to.as_deref().is_none_or(|end| from < end)
@@ -121,6 +128,18 @@ mod tests {
         assert_eq!(after_prefix(b"\xff\xff"), None);
         let range = Range::prefix(u32::MAX, b"\xff");
         assert_eq!(range.to, None);
+        for (from, to, prefix, expected) in [
+            ("abc", Some("abd"), "abc", true),
+            ("abc", Some("abd"), "ab", true),
+            ("abc", Some("abd0"), "abc", false),
+            ("abc", Some("abcz"), "abc", true),
+            ("abc", None, "abc", false),
+        ] {
+            let from = from.as_bytes().to_vec();
+            let to = to.map(|to| to.as_bytes().to_vec());
+            let range = Range { from, to };
+            assert_eq!(range.is_within_prefix(prefix.as_bytes()), expected);
+        }
         let range = Range::new(7, Bound::Unbounded, Bound::Unbounded);
         assert!(range.overlaps(&full_key(7, b"x"), &full_key(7, b"y")));
         assert!(!range.overlaps(&full_key(8, b""), &full_key(8, b"y")));

@@ -111,7 +111,7 @@ pub use db::{Database, Index, Ticket};
 pub use error::{Error, Result};
 pub use events::{Event, Listener};
 pub use iter::Iter;
-pub use options::{Background, Durability, Options};
+pub use options::{Background, Compression, Durability, IndexOptions, Options};
 pub use progress::Progress;
 pub use slice::{Key, Value};
 pub use snapshot::Snapshot;

@@ -43,6 +43,7 @@ pub(crate) fn open(dir: &Path, options: Options) -> Result<Core> {
         create(&tables)?;
     }
     let (mut manifest, mut version, mut next_file) = Manifest::open(&tables, rewrite_bytes)?;
+    *tables.prefixes.write() = version.prefixes.clone();
     let files = Files::list(&tables)?;
     next_file = next_file.max(files.next());
     files.check(&tables, &version)?;

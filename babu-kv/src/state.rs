@@ -79,14 +79,21 @@ impl State {
         }
         for table in self.version.levels[0].iter().filter(|t| t.overlaps(range)) {
             table.tombstones_into(range, &mut tombstones)?;
-            sources.push(Source::Table(TableCursor::new(table.clone(), true)));
+            if table.may_share(range)? {
+                sources.push(Source::Table(TableCursor::new(table.clone(), true)));
+            }
         }
         for level in &self.version.levels[1..] {
             let tables = version::within(level, range);
             for table in tables {
                 table.tombstones_into(range, &mut tombstones)?;
             }
-            if !tables.is_empty() {
+            // More than one table is opened as the cursor comes to it.
+            let may_share = match tables {
+                [table] => table.may_share(range)?,
+                tables => !tables.is_empty(),
+            };
+            if may_share {
                 let cursor = LevelCursor::new(tables.to_vec(), true);
                 sources.push(Source::Level(cursor));
             }

@@ -35,7 +35,7 @@ fn options(background: Background) -> Options {
         table_bytes: 2 << 10,
         block_bytes: 1 << 10,
         level1_bytes: 64 << 10,
-        compression: 0,
+        compression: babu_kv::Compression::None,
         background,
         ..Options::default()
     }

@@ -22,6 +22,8 @@ pub(crate) struct Edit {
     pub sealed: Vec<Seal>,
     pub dropped: Vec<u32>,
     pub last_index: Option<u32>,
+    /// For index numbers the length of the prefixes that go into filters.
+    pub prefixes: Vec<(u32, u8)>,
 }
 
 impl Edit {
@@ -45,6 +47,11 @@ impl Edit {
             put_varint(&mut out, 2);
             put_varint(&mut out, u64::from(*id));
             put_bytes(&mut out, name.as_bytes());
+        }
+        for (id, bytes) in &self.prefixes {
+            put_varint(&mut out, 11);
+            put_varint(&mut out, u64::from(*id));
+            put_varint(&mut out, u64::from(*bytes));
         }
         for (level, table) in &self.added {
             let numbers = [
@@ -102,6 +109,10 @@ impl Edit {
                             .filter(|id| *id <= INDEX_MAX)?,
                     )
                 }
+                11 => {
+                    let id = u32::try_from(d.varint()?).ok()?;
+                    edit.prefixes.push((id, u8::try_from(d.varint()?).ok()?));
+                }
                 _ => return None,
             }
         }
@@ -155,6 +166,7 @@ mod tests {
             removed: vec![(0, 8)],
             dropped: vec![2, 5],
             last_index: Some(6),
+            prefixes: vec![(1, 8)],
             sealed: vec![Seal {
                 segment: 3,
                 bytes: 1 << 30,

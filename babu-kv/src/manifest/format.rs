@@ -18,6 +18,7 @@
 //!            | 8 · segment varint · bytes varint · hash varint     a closed log segment and the XXH3-64 of its bytes
 //!            | 9 · index varint                            an index was dropped
 //!            | 10 · index varint                           the last number that was ever given to an index
+//!            | 11 · index varint · bytes varint            length of the prefixes of its keys in filters, 0 for none
 //! table      = number · size · hash · entries · tombstones · highest sequence (all varint) · from · to
 //! ```
 //!

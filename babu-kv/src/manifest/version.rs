@@ -4,7 +4,7 @@
 use super::edit::Edit;
 use crate::{
     log::seal::Seal,
-    table::{Table, Tables},
+    table::{Prefixes, Table, Tables},
 };
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -24,6 +24,8 @@ pub(crate) struct Version {
     pub flushed: u64,
     /// Closed segments from `log_number` on, by number.
     pub sealed: BTreeMap<u64, Seal>,
+    /// What was declared of indices.
+    pub prefixes: Prefixes,
 }
 
 impl Version {
@@ -66,6 +68,9 @@ impl Version {
         let sealed = edit.sealed.iter().map(|seal| (seal.segment, *seal));
         next.sealed.extend(sealed);
         next.sealed = next.sealed.split_off(&next.log_number);
+        if !edit.prefixes.is_empty() {
+            Arc::make_mut(&mut next.prefixes).extend(edit.prefixes.iter().copied());
+        }
         Ok(next)
     }
 
@@ -81,6 +86,7 @@ impl Version {
             flushed: Some(self.flushed),
             added: added.collect(),
             sealed: self.sealed.values().copied().collect(),
+            prefixes: self.prefixes.iter().map(|(id, n)| (*id, *n)).collect(),
             ..Edit::default()
         }
     }

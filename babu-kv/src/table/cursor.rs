@@ -1,6 +1,11 @@
 //! A cursor over one table.
 
-use super::{Table, block::Unfolded};
+use super::{
+    Table,
+    block_cursor::BlockCursor,
+    index::{IndexCursor, Place},
+    reader::Reading,
+};
 use crate::{
     error::Result,
     iter::{Cursor, Entry},
@@ -10,106 +15,132 @@ use std::sync::Arc;
 
 pub(crate) struct TableCursor {
     table: Arc<Table>,
-    /// Whether the blocks that it reads go into the cache.
-    keep: bool,
-    block: Option<(usize, Unfolded)>,
-    /// The entry in the block.
-    at: usize,
+    reading: Reading,
+    index: IndexCursor,
+    /// The block that `entries` walks.
+    place: Option<Place>,
+    entries: BlockCursor,
+}
+
+/// Stands at an entry, as one does after the step into another block.
+fn is_not_empty(is_there: bool) -> Result<bool, &'static str> {
+    if is_there {
+        Ok(true)
+    } else {
+        Err("the block is empty")
+    }
 }
 
 impl TableCursor {
+    /// `keep` puts the blocks that it reads into the cache.
     pub(crate) fn new(table: Arc<Table>, keep: bool) -> TableCursor {
         TableCursor {
             table,
-            keep,
-            block: None,
-            at: 0,
+            reading: if keep { Reading::Keep } else { Reading::Pass },
+            index: IndexCursor::default(),
+            place: None,
+            entries: BlockCursor::default(),
         }
     }
 
-    /// Makes `n` the current block.
-    fn enter(&mut self, n: usize) -> Result<&Unfolded> {
-        let reader = self.table.reader()?;
-        let unfolded = match self.block.take() {
-            Some((current, unfolded)) if current == n => unfolded,
-            _ => reader
-                .block(n, self.keep)?
-                .unfold()
-                .map_err(|what| reader.corrupt(n, what))?,
-        };
-        Ok(&self.block.insert((n, unfolded)).1)
+    /// Makes `place` the current block; `false` when there is none.
+    fn enter(&mut self, place: Option<Place>) -> Result<bool> {
+        if self.place != place || place.is_none() {
+            self.place = None;
+            self.entries.leave();
+            let Some(next) = place else {
+                return Ok(false);
+            };
+            let reader = self.table.reader()?;
+            self.entries.enter(reader.block(next.handle, self.reading)?);
+            self.place = place;
+        }
+        Ok(true)
+    }
+
+    /// What a step in the current block found.
+    fn found(&self, step: Result<bool, &'static str>) -> Result<bool> {
+        let place = self.place.unwrap_or_default();
+        step.or_else(|what| Err(self.table.reader()?.corrupt(place.handle, what)))
+    }
+
+    /// Goes on to the next block.
+    fn next_block(&mut self) -> Result<()> {
+        let place = self.index.next(&*self.table.reader()?, self.reading)?;
+        if self.enter(place)? {
+            let step = self.entries.first();
+            self.found(step.and_then(is_not_empty))?;
+        }
+        Ok(())
+    }
+
+    /// Goes back to the block before.
+    fn prev_block(&mut self) -> Result<()> {
+        let place = self.index.prev(&*self.table.reader()?, self.reading)?;
+        if self.enter(place)? {
+            let step = self.entries.seek_back(None);
+            self.found(step.and_then(is_not_empty))?;
+        }
+        Ok(())
     }
 }
 
 impl Cursor for TableCursor {
     fn seek(&mut self, key: &[u8]) -> Result<()> {
-        let reader = self.table.reader()?;
-        let index = reader.index();
-        let n = index.find(key);
-        if n == index.len() {
-            self.block = None;
-            return Ok(());
+        let place = self.index.seek(&*self.table.reader()?, key, self.reading)?;
+        if self.enter(place)? {
+            let step = self.entries.seek(key);
+            if !self.found(step)? {
+                self.next_block()?;
+            }
         }
-        self.at = self.enter(n)?.find(key);
         Ok(())
     }
 
     fn seek_back(&mut self, before: Option<&[u8]>) -> Result<()> {
         let reader = self.table.reader()?;
-        let index = reader.index();
-        let blocks = index.len();
-        let n = before
-            .map_or(blocks, |key| index.find(key))
-            .min(blocks.saturating_sub(1));
-        if blocks == 0 {
-            self.block = None;
-            return Ok(());
+        let place = match before {
+            Some(key) => self.index.seek(&reader, key, self.reading)?,
+            None => None,
+        };
+        let place = match place {
+            Some(place) => Some(place),
+            None => self.index.last(&reader, self.reading)?,
+        };
+        if self.enter(place)? {
+            let step = self.entries.seek_back(before);
+            if !self.found(step)? {
+                self.prev_block()?;
+            }
         }
-        let unfolded = self.enter(n)?;
-        self.at = before.map_or(unfolded.len(), |key| unfolded.find(key));
-        self.prev()
+        Ok(())
     }
 
     fn next(&mut self) -> Result<()> {
-        let Some((n, unfolded)) = &self.block else {
-            return Ok(());
-        };
-        self.at += 1;
-        if self.at >= unfolded.len() {
-            let n = n + 1;
-            if n >= self.table.reader()?.index().len() {
-                self.block = None;
-                return Ok(());
+        if self.place.is_some() {
+            let step = self.entries.next();
+            if !self.found(step)? {
+                self.next_block()?;
             }
-            self.enter(n)?;
-            self.at = 0;
         }
         Ok(())
     }
 
     fn prev(&mut self) -> Result<()> {
-        let Some((n, _)) = &self.block else {
-            return Ok(());
-        };
-        if self.at > 0 {
-            self.at -= 1;
-            return Ok(());
-        }
-        match n.checked_sub(1) {
-            Some(n) => self.at = self.enter(n)?.len().saturating_sub(1),
-            None => self.block = None,
+        if self.place.is_some() {
+            let step = self.entries.prev();
+            if !self.found(step)? {
+                self.prev_block()?;
+            }
         }
         Ok(())
     }
 
     fn entry(&self) -> Option<Entry<'_>> {
-        self.block.as_ref()?.1.entry(self.at)
+        self.entries.entry()
     }
 
     fn value(&self) -> Value {
-        self.block.as_ref().map_or_else(
-            || Value::from(&[][..]),
-            |(_, unfolded)| unfolded.value(self.at),
-        )
+        self.entries.value()
     }
 }

@@ -1,14 +1,20 @@
 //! Sorted tables: immutable files of entries in order of their full key, one entry for each key.
 
 pub(crate) mod block;
+mod block_cursor;
 pub(crate) mod builder;
+mod check;
+mod codec;
 pub(crate) mod cursor;
 mod descriptors;
 pub(crate) mod filter;
 pub(crate) mod format;
+mod index;
 pub(crate) mod reader;
 pub(crate) mod readers;
 pub(crate) mod salvage;
+#[cfg(test)]
+mod tests;
 
 use crate::{
     cache::Cache,
@@ -18,7 +24,10 @@ use crate::{
     memory::Memory,
     memtable::Found,
     options::Options,
-    threads::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
+    threads::{
+        RwLock,
+        atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
+    },
     tombstones::Tombstones,
 };
 use block::Block;
@@ -26,10 +35,14 @@ use descriptors::Sparing;
 use reader::Reader;
 use readers::{Opened, Readers, Slot};
 use std::{
+    collections::BTreeMap,
     fmt,
     path::{Path, PathBuf},
     sync::Arc,
 };
+
+/// For index numbers the length of the prefixes that go into filters.
+pub(crate) type Prefixes = Arc<BTreeMap<u32, u8>>;
 
 /// What all tables of a database share.
 pub(crate) struct Tables {
@@ -38,6 +51,8 @@ pub(crate) struct Tables {
     pub cache: Cache,
     pub readers: Arc<Readers>,
     pub memory: Memory,
+    /// What new tables go by; those that are there say themselves what is in their filters.
+    pub prefixes: RwLock<Prefixes>,
     pub removals_failed: AtomicU64,
     /// Bytes of tables that no version to come names and that a reader still holds.
     pub obsolete_bytes: AtomicU64,
@@ -52,6 +67,7 @@ impl Tables {
             cache: Cache::new(options.memory_bytes),
             readers,
             memory: Memory::new(options.memory_bytes),
+            prefixes: RwLock::default(),
             removals_failed: AtomicU64::new(0),
             obsolete_bytes: AtomicU64::new(0),
         }
@@ -159,7 +175,7 @@ impl Table {
         &self,
         key: &[u8],
         hash: u64,
-        last: &mut Option<(usize, Block)>,
+        last: &mut Option<(format::Handle, Block)>,
     ) -> Result<(Option<Found>, u64)> {
         let reader = self.reader()?;
         let hidden = reader.tombstones().covering(key, u64::MAX);
@@ -174,6 +190,11 @@ impl Table {
             here.for_each(|t| out.add(t));
         }
         Ok(())
+    }
+
+    /// Whether an entry with a key in `range` may be in it.
+    pub(crate) fn may_share(&self, range: &keys::Range) -> Result<bool> {
+        Ok(self.overlaps(range) && self.reader()?.may_share(range))
     }
 
     /// Whether an entry for `key` may be in it.

@@ -1,26 +1,51 @@
 //! Reads a table. Whatever comes from the file is checked before it is used.
 
-use super::{TableMeta, Tables, block::Block, filter, format};
+use super::{
+    Tables,
+    block::Block,
+    codec::Dictionary,
+    filter::{self, Filter},
+    format,
+    index::{Index, IndexCursor, Place},
+};
 use crate::{
     error::{Context, Error, Result},
     fs::{File, Open},
+    keys,
     memtable::Found,
     tombstones::Tombstones,
 };
-use format::{CONTENT_BYTES_MAX, Content, FOOTER_BYTES, Footer, Handle, Index};
-use std::{fmt, iter::repeat_n, path::PathBuf, sync::Arc};
-use xxhash_rust::xxh3::Xxh3;
+use format::{CONTENT_BYTES_MAX, FOOTER_BYTES, Footer, Handle, Properties};
+use std::{cell::Cell, fmt, path::PathBuf, sync::Arc};
 
-/// An open table: its index, filter and range tombstones stay in memory.
+/// A buffer for stored blocks that is larger is not kept.
+const BUFFER_BYTES_KEPT: usize = 256 << 10;
+
+/// Where blocks come from and go to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Reading {
+    /// From the cache if they are there, else from the file and into the cache.
+    Keep,
+    /// From the cache if they are there, else from the file.
+    Pass,
+    /// From the file, whatever is in the cache.
+    Fresh,
+}
+
+/// An open table: the top level of its index, its filter, dictionary and range tombstones stay in
+/// memory.
 pub(crate) struct Reader {
     tables: Arc<Tables>,
     number: u64,
     path: PathBuf,
-    file: Arc<dyn File>,
+    pub(super) file: Arc<dyn File>,
     size: u64,
     index: Index,
-    filter: Vec<u8>,
+    index_levels: u32,
+    filter: Filter,
+    dictionary: Option<Dictionary>,
     tombstones: Tombstones,
+    properties: Properties,
 }
 
 impl Reader {
@@ -50,60 +75,92 @@ impl Reader {
             file,
             size,
             index: Index::default(),
-            filter: Vec::new(),
+            index_levels: footer.index_levels,
+            filter: Filter::default(),
+            dictionary: None,
             tombstones: Tombstones::default(),
+            properties: Properties::default(),
         };
-        let ill = |reader: &Reader, handle: Handle, what: &str| {
-            Error::corrupt(&reader.path, handle.offset, what)
-        };
-        let content = reader.content(footer.index)?;
-        reader.index = Index::decode(&content)
-            .ok_or_else(|| ill(&reader, footer.index, "the index is not well formed"))?;
-        reader.filter = reader.content(footer.filter)?;
-        if !filter::is_well_formed(&reader.filter) {
-            return Err(ill(&reader, footer.filter, "the filter is not well formed"));
+        reader.read_parts(&footer)?;
+        Ok(reader)
+    }
+
+    fn read_parts(&mut self, footer: &Footer) -> Result<()> {
+        let block = self.block(footer.index, Reading::Fresh)?;
+        let index = Index::decode(block);
+        self.index = index.map_err(|what| self.corrupt(footer.index, what))?;
+        let filter = Filter::decode(&self.content(footer.filter)?);
+        self.filter =
+            filter.ok_or_else(|| self.corrupt(footer.filter, "the filter is not well formed"))?;
+        let dictionary = self.content(footer.dictionary)?;
+        if !dictionary.is_empty() {
+            let prepared = Dictionary::new(&dictionary).ok_or_else(|| {
+                self.corrupt(footer.dictionary, "the dictionary is not well formed")
+            })?;
+            self.dictionary = Some(prepared);
         }
-        let content = reader.content(footer.tombstones)?;
-        let tombstones = format::decode_tombstones(&content);
+        let tombstones = format::decode_tombstones(&self.content(footer.tombstones)?);
         let tombstones = tombstones.ok_or_else(|| {
-            ill(
-                &reader,
+            self.corrupt(
                 footer.tombstones,
                 "the range tombstones are not well formed",
             )
         })?;
-        reader.tombstones = tombstones.into_iter().collect();
-        Ok(reader)
+        self.tombstones = tombstones.into_iter().collect();
+        let properties = Properties::decode(&self.content(footer.properties)?);
+        self.properties = properties
+            .ok_or_else(|| self.corrupt(footer.properties, "the properties are not well formed"))?;
+        Ok(())
     }
 
     pub(crate) fn tombstones(&self) -> &Tombstones {
         &self.tombstones
     }
 
+    pub(crate) fn properties(&self) -> &Properties {
+        &self.properties
+    }
+
+    /// The top level of the index.
     pub(crate) fn index(&self) -> &Index {
         &self.index
     }
 
+    /// Whether the places of the index are parts of it, and not data blocks.
+    pub(crate) fn has_index_parts(&self) -> bool {
+        self.index_levels > 1
+    }
+
     /// Bytes that stay in memory as long as the table is open.
     pub(crate) fn bytes(&self) -> usize {
-        self.index.bytes() + self.filter.len()
+        let dictionary = self.dictionary.as_ref().map_or(0, Dictionary::bytes);
+        self.index.bytes() + self.filter.bytes() + dictionary
+    }
+
+    /// Keeps nothing but the dictionary.
+    pub(crate) fn into_dictionary(self) -> Option<Dictionary> {
+        self.dictionary
     }
 
     pub(crate) fn may_contain(&self, hash: u64) -> bool {
-        filter::may_contain(&self.filter, hash)
+        self.filter.may_contain(hash)
+    }
+
+    /// Whether keys of `range` may be in it, as far as its filter can tell: it knows prefixes.
+    pub(crate) fn may_share(&self, range: &keys::Range) -> bool {
+        let prefixes = &self.properties.prefixes;
+        let index = keys::index_of(&range.from);
+        let declared = prefixes.iter().find(|(of, _)| Some(*of) == index);
+        let prefix = declared.and_then(|(_, bytes)| {
+            let prefix = range.from.get(..keys::INDEX_BYTES + usize::from(*bytes))?;
+            range.is_within_prefix(prefix).then_some(prefix)
+        });
+        prefix.is_none_or(|prefix| self.may_contain(filter::hash(prefix)))
     }
 
     /// The entry of `key`, whose hash is `hash`.
     pub(crate) fn get(&self, key: &[u8], hash: u64) -> Result<Option<Found>> {
-        if !self.may_contain(hash) {
-            return Ok(None);
-        }
-        let n = self.index.find(key);
-        if n == self.index.len() {
-            return Ok(None);
-        }
-        let block = self.block(n, true)?;
-        block.get(key).map_err(|what| self.corrupt(n, what))
+        self.get_near(key, hash, &mut None)
     }
 
     /// [`get`](Reader::get) that looks into `last` before it reads a block, and leaves there the one
@@ -112,137 +169,78 @@ impl Reader {
         &self,
         key: &[u8],
         hash: u64,
-        last: &mut Option<(usize, Block)>,
+        last: &mut Option<(Handle, Block)>,
     ) -> Result<Option<Found>> {
         if !self.may_contain(hash) {
             return Ok(None);
         }
-        let n = self.index.find(key);
-        if n == self.index.len() {
+        let place = IndexCursor::default().seek(self, key, Reading::Keep)?;
+        let Some(Place { handle, .. }) = place else {
             return Ok(None);
-        }
-        let block = match last.take().filter(|(at, _)| *at == n) {
-            Some((_, block)) => block,
-            None => self.block(n, true)?,
         };
-        let (_, block) = last.insert((n, block));
-        block.get(key).map_err(|what| self.corrupt(n, what))
+        let block = match last.take().filter(|(at, _)| *at == handle) {
+            Some((_, block)) => block,
+            None => self.block(handle, Reading::Keep)?,
+        };
+        let (_, block) = last.insert((handle, block));
+        block.get(key).map_err(|what| self.corrupt(handle, what))
     }
 
-    /// Data block `n`; `keep` puts it into the cache.
-    pub(crate) fn block(&self, n: usize, keep: bool) -> Result<Block> {
-        let handle = self.handle(n)?;
-        if let Some(block) = self.tables.cache.get(self.number, handle.offset) {
+    pub(crate) fn block(&self, handle: Handle, reading: Reading) -> Result<Block> {
+        if reading != Reading::Fresh
+            && let Some(block) = self.tables.cache.get(self.number, handle.offset)
+        {
             return Ok(block);
         }
-        let block = self.read_block(n)?;
-        if keep {
+        let block = Block::new(self.content(handle)?)
+            .ok_or_else(|| self.corrupt(handle, "the restarts of the block do not fit"))?;
+        if reading == Reading::Keep {
             self.tables.cache.insert(self.number, handle.offset, &block);
         }
         Ok(block)
     }
 
-    /// Data block `n` from the file.
-    fn read_block(&self, n: usize) -> Result<Block> {
-        let handle = self.handle(n)?;
-        let stored = self.stored(handle)?;
-        let (data, length) =
-            match format::load(&stored, handle.offset).map_err(|what| self.corrupt(n, what))? {
-                Content::Plain(length) => (stored, length),
-                Content::Unpacked(content) => {
-                    let length = content.len();
-                    (content.into(), length)
-                }
-            };
-        Block::new(data, length)
-            .ok_or_else(|| self.corrupt(n, "the restarts of the block do not fit"))
-    }
-
-    fn handle(&self, n: usize) -> Result<Handle> {
-        let missing = || Error::corrupt(&self.path, 0, "a block is missing in the index");
-        self.index.handle(n).ok_or_else(missing)
-    }
-
-    /// Checks every block by itself, so that damage is found where it is, and then the whole file.
-    pub(crate) fn verify(&self, meta: &TableMeta) -> Result<()> {
-        let mut entries = 0;
-        let mut last_key = Vec::new();
-        for n in 0..self.index.len() {
-            let unfolded = self.read_block(n)?.unfold();
-            let unfolded = unfolded.map_err(|what| self.corrupt(n, what))?;
-            let ends = unfolded
-                .entry(0)
-                .zip(unfolded.entry(unfolded.len().wrapping_sub(1)));
-            let (first, last) = ends.ok_or_else(|| self.corrupt(n, "the block is empty"))?;
-            if n > 0 && first.key <= last_key.as_slice() {
-                return Err(self.corrupt(n, "the block begins before the one before it ends"));
-            }
-            last_key = last.key.to_vec();
-            entries += unfolded.len() as u64;
+    /// The content of a stored block, from the file.
+    fn content(&self, handle: Handle) -> Result<Arc<[u8]>> {
+        thread_local! {
+            static BUFFER: Cell<Vec<u8>> = const { Cell::new(Vec::new()) };
         }
-        if entries != meta.entries {
-            let what = format!("it has {entries} entries and should have {}", meta.entries);
-            return Err(Error::corrupt(&self.path, 0, what));
-        }
-        let mut hasher = Xxh3::new();
-        let mut buffer = vec![0; 256 << 10];
-        let mut offset = 0;
-        while offset < meta.size {
-            let n = (meta.size - offset).min(buffer.len() as u64) as usize;
-            let part = &mut buffer[..n];
-            self.file
-                .read_exact_at(part, offset)
-                .at("read", &self.path)?;
-            hasher.update(part);
-            offset += n as u64;
-        }
-        if hasher.digest() == meta.hash {
-            Ok(())
-        } else {
-            Err(Error::corrupt(
-                &self.path,
-                0,
-                "the checksum of the file does not match",
-            ))
-        }
-    }
-
-    /// The error that data block `n` is damaged.
-    pub(crate) fn corrupt(&self, n: usize, what: &str) -> Error {
-        Error::corrupt(
-            &self.path,
-            self.index.handle(n).map_or(0, |h| h.offset),
-            what,
-        )
-    }
-
-    fn stored(&self, handle: Handle) -> Result<Arc<[u8]>> {
         let length = handle.length as usize;
         let end = handle.offset.checked_add(u64::from(handle.length));
         if length > CONTENT_BYTES_MAX || end.is_none_or(|end| end > self.size) {
-            return Err(Error::corrupt(
-                &self.path,
-                handle.offset.min(self.size),
-                "a block is said to lie where no block can be",
-            ));
+            let at = handle.offset.min(self.size);
+            return Err(self.corrupt_at(at, "a block is said to lie where no block can be"));
         }
-        let mut stored: Arc<[u8]> = repeat_n(0, length).collect();
-        if let Some(buffer) = Arc::get_mut(&mut stored) {
-            self.file
-                .read_exact_at(buffer, handle.offset)
-                .at("read", &self.path)?;
+        let mut buffer = BUFFER.take();
+        if buffer.len() < length {
+            buffer.resize(length, 0);
         }
-        Ok(stored)
+        let stored = &mut buffer[..length];
+        let content = self
+            .file
+            .read_exact_at(stored, handle.offset)
+            .at("read", &self.path)
+            .and_then(|()| {
+                format::load(stored, handle.offset, self.dictionary.as_ref())
+                    .map_err(|what| self.corrupt(handle, what))
+            });
+        if buffer.len() <= BUFFER_BYTES_KEPT {
+            BUFFER.set(buffer);
+        }
+        content
     }
 
-    fn content(&self, handle: Handle) -> Result<Vec<u8>> {
-        let stored = self.stored(handle)?;
-        match format::load(&stored, handle.offset)
-            .map_err(|what| Error::corrupt(&self.path, handle.offset, what))?
-        {
-            Content::Plain(length) => Ok(stored[..length].to_vec()),
-            Content::Unpacked(content) => Ok(content),
-        }
+    /// The error that a stored block is damaged.
+    pub(crate) fn corrupt(&self, handle: Handle, what: impl Into<String>) -> Error {
+        self.corrupt_at(handle.offset, what)
+    }
+
+    pub(crate) fn corrupt_at(&self, offset: u64, what: impl Into<String>) -> Error {
+        Error::corrupt(&self.path, offset, what)
+    }
+
+    pub(super) fn path(&self) -> &std::path::Path {
+        &self.path
     }
 }
 

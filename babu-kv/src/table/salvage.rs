@@ -7,9 +7,12 @@
 
 use super::{
     Tables,
-    block::{Block, Unfolded},
-    format::{self, CONTENT_BYTES_MAX, Content, FOOTER_BYTES, Footer, Handle, TRAILER_BYTES},
-    reader::Reader,
+    block::Block,
+    block_cursor::BlockCursor,
+    codec::Dictionary,
+    format::{self, CONTENT_BYTES_MAX, FOOTER_BYTES, Footer, Handle, TRAILER_BYTES},
+    index::IndexCursor,
+    reader::{Reader, Reading},
 };
 use crate::{
     error::{Context, Result},
@@ -38,6 +41,7 @@ pub(crate) struct Lost {
 pub(crate) struct Salvaged {
     pub path: PathBuf,
     file: Arc<dyn File>,
+    dictionary: Option<Dictionary>,
     blocks: Vec<Handle>,
     pub tombstones: Vec<RangeTombstone>,
     /// The first key that is left.
@@ -64,6 +68,7 @@ pub(crate) fn salvage(tables: &Arc<Tables>, number: u64) -> Result<Salvaged> {
     let mut salvaged = Salvaged {
         path,
         file,
+        dictionary: None,
         blocks: Vec::new(),
         tombstones: Vec::new(),
         first_key: None,
@@ -74,8 +79,9 @@ pub(crate) fn salvage(tables: &Arc<Tables>, number: u64) -> Result<Salvaged> {
         open_losses: 0,
         last_key: Vec::new(),
     };
-    match Reader::open(tables.clone(), number, size) {
-        Ok(reader) => salvaged.take_by_index(&reader),
+    let reader = Reader::open(tables.clone(), number, size);
+    match reader.and_then(|reader| Ok((handles(&reader)?, reader))) {
+        Ok((handles, reader)) => salvaged.take_by_index(handles, reader),
         Err(_) => salvaged.take_by_checksum(&*tables.fs)?,
     }
     if salvaged.lost.is_empty() {
@@ -97,11 +103,23 @@ pub(crate) fn salvage(tables: &Arc<Tables>, number: u64) -> Result<Salvaged> {
     Ok(salvaged)
 }
 
+/// Where the index says that blocks are.
+fn handles(reader: &Reader) -> Result<Vec<Handle>> {
+    let mut index = IndexCursor::default();
+    let mut handles = Vec::new();
+    let mut place = index.first(reader, Reading::Fresh)?;
+    while let Some(at) = place {
+        handles.push(at.handle);
+        place = index.next(reader, Reading::Fresh)?;
+    }
+    Ok(handles)
+}
+
 impl Salvaged {
-    fn take_by_index(&mut self, reader: &Reader) {
+    fn take_by_index(&mut self, handles: Vec<Handle>, reader: Reader) {
         let all = crate::keys::Range::all();
         self.tombstones = reader.tombstones().within(&all, u64::MAX).collect();
-        let handles = (0..reader.index().len()).filter_map(|n| reader.index().handle(n));
+        self.dictionary = reader.into_dictionary();
         for handle in handles {
             if let Err(what) = self.take(handle) {
                 self.lose(handle.offset, what);
@@ -114,6 +132,7 @@ impl Salvaged {
         let footer = bytes.len().checked_sub(FOOTER_BYTES);
         let footer = footer.and_then(|at| Footer::decode(&bytes[at..]).ok());
         let data_end = footer.map_or(u64::MAX, |footer| footer.tombstones.offset);
+        self.dictionary = find_dictionary(&bytes, footer.map_or(0, |f| f.dictionary.offset));
         let (mut at, mut longest) = (0, SOUGHT_BYTES / 2);
         let mut after_data = None;
         let mut gap = None;
@@ -157,10 +176,8 @@ impl Salvaged {
 
     fn deleted_ranges(&self, handle: Handle) -> Option<Vec<RangeTombstone>> {
         let stored = self.stored(handle).ok()?;
-        let tombstones = match format::load(&stored, handle.offset).ok()? {
-            Content::Plain(length) => format::decode_tombstones(&stored[..length]),
-            Content::Unpacked(content) => format::decode_tombstones(&content),
-        };
+        let content = format::load(&stored, handle.offset, None).ok()?;
+        let tombstones = format::decode_tombstones(&content);
         let sound = |t: &RangeTombstone| {
             t.from < t.to && t.from.len() >= INDEX_BYTES && t.to.len() >= INDEX_BYTES
         };
@@ -180,27 +197,29 @@ impl Salvaged {
 
     /// Takes a block of entries in, or says what is wrong with it.
     fn take(&mut self, handle: Handle) -> Result<(), String> {
-        let block = self.block(handle)?;
-        let mut keys = (0..block.len()).filter_map(|n| block.entry(n));
-        let first = keys.next().ok_or("the block is empty")?;
+        let mut block = self.block(handle)?;
+        let first = block.entry().ok_or("the block is empty")?;
         if self.blocks.is_empty() && self.first_key.is_none() {
             self.first_key = Some(first.key.to_vec());
         } else if first.key <= self.last_key.as_slice() {
             return Err("the block begins before the one before it ends".into());
         }
         let first_key = first.key.to_vec();
-        for entry in std::iter::once(first).chain(keys) {
+        while let Some(entry) = block.entry() {
+            self.entries += 1;
             self.sequence_max = self.sequence_max.max(entry.sequence);
             let index = crate::keys::index_of(entry.key).unwrap_or(0);
             self.index_max = self.index_max.max(index);
             self.last_key = entry.key.to_vec();
+            if !block.next()? {
+                break;
+            }
         }
         let from = self.lost.len() - self.open_losses.min(self.lost.len());
         for lost in &mut self.lost[from..] {
             lost.before = Some(first_key.clone());
         }
         self.open_losses = 0;
-        self.entries += block.len() as u64;
         self.blocks.push(handle);
         Ok(())
     }
@@ -216,26 +235,22 @@ impl Salvaged {
         Ok(stored)
     }
 
-    /// The entries of a block; the error says what is wrong with it.
-    fn block(&self, handle: Handle) -> Result<Unfolded, String> {
+    /// The entries of a block, at the first of them; the error says what is wrong with it.
+    fn block(&self, handle: Handle) -> Result<BlockCursor, String> {
         let stored = self.stored(handle)?;
-        let (data, length): (Arc<[u8]>, usize) = match format::load(&stored, handle.offset)? {
-            Content::Plain(length) => (stored.into(), length),
-            Content::Unpacked(content) => {
-                let length = content.len();
-                (content.into(), length)
+        let content = format::load(&stored, handle.offset, self.dictionary.as_ref())?;
+        let block = Block::new(content).ok_or("the restarts of the block do not fit")?;
+        let mut cursor = BlockCursor::default();
+        cursor.enter(block);
+        let mut is_there = cursor.first()?;
+        while let Some(entry) = cursor.entry().filter(|_| is_there) {
+            if entry.sequence == 0 || entry.key.len() < INDEX_BYTES {
+                return Err("the block does not hold entries".into());
             }
-        };
-        let block = Block::new(data, length).ok_or("the restarts of the block do not fit")?;
-        let block = block.unfold()?;
-        let sound = (0..block.len())
-            .filter_map(|n| block.entry(n))
-            .all(|entry| entry.sequence > 0 && entry.key.len() >= INDEX_BYTES);
-        if sound {
-            Ok(block)
-        } else {
-            Err("the block does not hold entries".into())
+            is_there = cursor.next()?;
         }
+        cursor.first()?;
+        Ok(cursor)
     }
 
     pub(crate) fn cursor(self) -> Result<SalvageCursor> {
@@ -243,7 +258,6 @@ impl Salvaged {
             salvaged: self,
             next_block: 0,
             block: None,
-            at: 0,
         };
         cursor.enter()?;
         Ok(cursor)
@@ -254,13 +268,11 @@ impl Salvaged {
 pub(crate) struct SalvageCursor {
     salvaged: Salvaged,
     next_block: usize,
-    block: Option<Unfolded>,
-    at: usize,
+    block: Option<BlockCursor>,
 }
 
 impl SalvageCursor {
     fn enter(&mut self) -> Result<()> {
-        self.at = 0;
         self.block = match self.salvaged.blocks.get(self.next_block) {
             Some(handle) => {
                 let block = self.salvaged.block(*handle);
@@ -275,17 +287,30 @@ impl SalvageCursor {
     }
 
     pub(crate) fn next(&mut self) -> Result<()> {
-        self.at += 1;
-        match &self.block {
-            Some(block) if self.at >= block.len() => self.enter(),
+        // The block was walked to its end before.
+        match self.block.as_mut().map(BlockCursor::next) {
+            Some(Ok(false)) => self.enter(),
             _ => Ok(()),
         }
     }
 
     pub(crate) fn entry(&self) -> Option<(Entry<'_>, Value)> {
         let block = self.block.as_ref()?;
-        Some((block.entry(self.at)?, block.value(self.at)))
+        Some((block.entry()?, block.value()))
     }
+}
+
+/// The dictionary among the blocks that begin at `from` or later: it is the only one that begins as
+/// those of zstd do.
+fn find_dictionary(bytes: &[u8], from: u64) -> Option<Dictionary> {
+    const MAGIC: [u8; 4] = 0xec30_a437_u32.to_le_bytes();
+    let from = usize::try_from(from).ok()?;
+    let mut places = (from..bytes.len()).filter(|at| bytes[*at..].starts_with(&MAGIC));
+    places.find_map(|at| {
+        let length = stored_length(bytes, at, SOUGHT_BYTES)?;
+        let content = format::load(&bytes[at..at + length], at as u64, None).ok()?;
+        Dictionary::new(&content)
+    })
 }
 
 /// Bytes of the stored block at `at`, if one of at most `most` bytes is there.

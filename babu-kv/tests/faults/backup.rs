@@ -3,7 +3,7 @@
 
 use crate::scenario::{DIR, INDICES, Maps, batch, content, read_all, small};
 use babu_kv::{
-    Batch, Database, Error, Options,
+    Batch, Compression, Database, Error, Options,
     backup::{self, Backup},
     fs::{Crash, Fault, FaultyFs, Fs, MemoryFs, RealFs},
 };
@@ -102,7 +102,7 @@ fn each_of_several_backups_gives_back_its_instant() {
 fn only_files_that_are_not_there_yet_travel() {
     let memory = MemoryFs::new();
     let options = Options {
-        compression: 0,
+        compression: Compression::None,
         ..small(Arc::new(memory.clone()))
     };
     let database = Database::open(Path::new(DIR), options).unwrap();

@@ -2,7 +2,7 @@
 
 use crate::scenario::{DIR, OnError, batch, content, read_all, scenario, small};
 use babu_kv::{
-    Batch, Database, Durability, Error, Options,
+    Batch, Compression, Database, Durability, Error, IndexOptions, Options,
     fs::{Crash, Fs, MemoryFs},
 };
 use std::{path::Path, sync::Arc};
@@ -42,6 +42,70 @@ fn a_flipped_byte_anywhere_gives_an_error_or_the_right_answer() {
         }
     }
     assert!(errors * 10 > flips * 9, "{errors} errors in {flips} flips");
+}
+
+/// A database whose only table has all that a table can have: blocks packed with a dictionary, an
+/// index of two levels, prefixes in its filter.
+fn sample_of_one_table(fs: Arc<dyn Fs>) -> Database {
+    let options = Options {
+        block_bytes: 128,
+        compression: Compression::Zstd(1),
+        ..Options::simulated(fs)
+    };
+    Database::open(Path::new(DIR), options).unwrap()
+}
+
+#[test]
+fn a_flipped_byte_of_a_table_with_dictionary_and_index_parts_does_no_harm() {
+    let memory = MemoryFs::new();
+    let database = sample_of_one_table(Arc::new(memory.clone()));
+    let prefix_bytes = 4;
+    let files = database
+        .index_with("files", IndexOptions { prefix_bytes })
+        .unwrap();
+    let key = |n: u32| [(n / 10).to_be_bytes(), n.to_be_bytes()].concat();
+    let value = |n: u32| format!("owner={} mode=0755 size={n}", n % 7).into_bytes();
+    let mut batch = Batch::new();
+    for n in 0..1200 {
+        batch.put(&files, &key(n), &value(n));
+    }
+    database.commit(batch).unwrap();
+    database.compact().unwrap();
+    database.close().unwrap();
+    let names = memory.list(Path::new(DIR)).unwrap();
+    let mut tables = names.iter().filter(|name| name.ends_with(".table"));
+    let path = Path::new(DIR).join(tables.next().unwrap());
+    assert_eq!(tables.next(), None);
+    let length = memory.file_len(&path).unwrap() as usize;
+    let mut errors = 0;
+    for at in (0..length).step_by(13) {
+        let image = memory.crash(Crash::Kept);
+        image.corrupt(&path, at, 1 << (at % 8)).unwrap();
+        let database = sample_of_one_table(Arc::new(image));
+        let read_all = || {
+            let listed = database.prefix(&files, &[]);
+            let listed = listed.collect::<Result<Vec<_>, _>>()?;
+            assert!(
+                listed
+                    .iter()
+                    .map(|(k, _)| k.to_vec())
+                    .eq((0..1200).map(key))
+            );
+            for n in (0..1200).step_by(9) {
+                let found = database.get(&files, &key(n))?;
+                assert_eq!(found.as_deref(), Some(value(n).as_slice()));
+                assert_eq!(database.prefix(&files, &key(n)[..4]).count(), 10);
+            }
+            Ok(())
+        };
+        match read_all() {
+            Ok(()) => {}
+            Err(Error::Corrupt { file, .. }) if file == path => errors += 1,
+            Err(error) => panic!("{at}: {error}"),
+        }
+        assert!(matches!(database.verify(), Err(Error::Corrupt { file, .. }) if file == path));
+    }
+    assert_eq!(errors, length.div_ceil(13));
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! Hostile backup folders.
 
 use crate::{corpus, mutate, trial};
-use babu_kv::{Database, Error, backup};
+use babu_kv::{Compression, Database, Error, backup};
 use rand::Rng;
 use std::path::Path;
 use xxhash_rust::xxh3::xxh3_64;
@@ -17,7 +17,7 @@ fn expect<T>(result: Result<T, Error>) -> Option<T> {
 /// A manifest whose checksum matches may say anything.
 #[test]
 fn manifests_of_any_content_do_no_harm() {
-    let fs = corpus::database(1);
+    let fs = corpus::database(Compression::Lz4);
     let safe = Path::new(corpus::SAFE);
     let path = corpus::files(&fs, corpus::SAFE, ".backup").remove(0);
     let whole = corpus::read(&fs, &path);
@@ -35,7 +35,7 @@ fn manifests_of_any_content_do_no_harm() {
         expect(backup::verify(&changed, safe, 1));
         let to = Path::new("/restored");
         if expect(backup::restore(&changed, safe, 1, to)).is_some() {
-            let restored = Database::open(to, corpus::options(&changed, 1));
+            let restored = Database::open(to, corpus::options(&changed, Compression::Lz4));
             if let Some(database) = expect(restored) {
                 expect(database.verify());
             }

@@ -1,7 +1,7 @@
 //! Valid files, made by the engine, and their checked pieces.
 
 use babu_kv::{
-    Batch, Database, Durability, Options,
+    Batch, Compression, Database, Durability, Options,
     fs::{Crash, Fault, FaultyFs, Fs, MemoryFs, Open},
 };
 use std::{
@@ -18,7 +18,7 @@ pub const INDICES: [&str; 2] = ["first", "second"];
 /// What the indices hold.
 pub type Maps = [BTreeMap<Vec<u8>, Vec<u8>>; 2];
 
-pub fn options(fs: &MemoryFs, compression: i32) -> Options {
+pub fn options(fs: &MemoryFs, compression: Compression) -> Options {
     Options {
         memtable_bytes: 4 << 10,
         table_bytes: 3 << 10,
@@ -76,7 +76,7 @@ const ROUNDS_IN_TABLES: u32 = 150;
 
 /// A database with tables in several levels, a manifest of several records, and a log of several
 /// segments, one of which begins with a restart; and a folder with backups of it.
-pub fn database(compression: i32) -> MemoryFs {
+pub fn database(compression: Compression) -> MemoryFs {
     let memory = MemoryFs::new();
     let faulty = FaultyFs::new(Arc::new(memory.clone()));
     let with = |memtable_bytes| Options {

@@ -1,7 +1,7 @@
 //! Hostile log segments.
 
 use crate::{corpus, mutate, trial};
-use babu_kv::fs::MemoryFs;
+use babu_kv::{Compression, fs::MemoryFs};
 use rand::{Rng, rngs::StdRng};
 use std::path::PathBuf;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
@@ -91,7 +91,7 @@ fn some<'a>(random: &mut StdRng, segments: &'a [Segment]) -> &'a Segment {
 
 #[test]
 fn records_of_any_content_do_no_harm() {
-    let fs = corpus::database(1);
+    let fs = corpus::database(Compression::Lz4);
     let segments = segments(&fs);
     trial::cases(1, |random| {
         let segment = some(random, &segments);
@@ -110,7 +110,7 @@ fn records_of_any_content_do_no_harm() {
 /// Whole records, each with checksums that match, in another order or number.
 #[test]
 fn missing_and_displaced_records_give_an_error_or_a_prefix() {
-    let fs = corpus::database(1);
+    let fs = corpus::database(Compression::Lz4);
     let segments = segments(&fs);
     trial::cases(4, |random| {
         let segment = some(random, &segments);
@@ -133,7 +133,7 @@ fn missing_and_displaced_records_give_an_error_or_a_prefix() {
 
 #[test]
 fn bytes_that_do_not_check_give_an_error_or_a_prefix() {
-    let fs = corpus::database(1);
+    let fs = corpus::database(Compression::Lz4);
     let segments = segments(&fs);
     trial::cases(4, |random| {
         let segment = some(random, &segments);

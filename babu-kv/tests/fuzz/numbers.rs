@@ -2,7 +2,7 @@
 
 use crate::{corpus, manifest};
 use babu_kv::{
-    Batch, Database, Durability, Error, Index,
+    Batch, Compression, Database, Durability, Error, Index,
     fs::{Crash, MemoryFs},
 };
 use std::path::Path;
@@ -11,7 +11,7 @@ use std::path::Path;
 const FLUSHED: u8 = 4;
 
 fn open(fs: &MemoryFs) -> (Database, Index) {
-    let options = corpus::options(fs, 1);
+    let options = corpus::options(fs, Compression::Lz4);
     let database = Database::open(Path::new(corpus::DIR), options).unwrap();
     let index = database.index("index").unwrap();
     (database, index)

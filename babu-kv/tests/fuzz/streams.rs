@@ -2,7 +2,7 @@
 
 use crate::{corpus, mutate, trial};
 use babu_kv::{
-    Database, Error, backup,
+    Compression, Database, Error, backup,
     fs::{Fs, MemoryFs},
 };
 use rand::Rng;
@@ -65,7 +65,7 @@ fn take_in(stream: &[u8], is_whole: bool) {
     let restored = backup::restore_stream(&fs, &mut &*stream, to, &mut |_| {});
     match restored {
         Ok(_) => {
-            let database = Database::open(to, corpus::options(&fs, 1));
+            let database = Database::open(to, corpus::options(&fs, Compression::Lz4));
             match database.and_then(|database| database.verify()) {
                 Ok(_) | Err(Error::Corrupt { .. }) => {}
                 Err(error) => panic!("{error}"),
@@ -77,8 +77,12 @@ fn take_in(stream: &[u8], is_whole: bool) {
 
 #[test]
 fn streams_of_any_content_do_no_harm() {
-    let fs = corpus::database(1);
-    let database = Database::open(Path::new(corpus::DIR), corpus::options(&fs, 1)).unwrap();
+    let fs = corpus::database(Compression::Lz4);
+    let database = Database::open(
+        Path::new(corpus::DIR),
+        corpus::options(&fs, Compression::Lz4),
+    )
+    .unwrap();
     let mut whole = Vec::new();
     let have = BTreeSet::new();
     database

@@ -6,7 +6,7 @@
 
 use crate::{corpus, mutate, trial};
 use babu_kv::{
-    Database, Error,
+    Compression, Database, Error,
     fs::{Fs, MemoryFs},
 };
 use rand::{Rng, rngs::StdRng};
@@ -44,8 +44,8 @@ fn parse(fs: &MemoryFs, path: PathBuf) -> Table {
         pieces.push(from..end);
         from = end;
     }
-    // Tombstones, filter, index and properties beside the data.
-    assert!(pieces.len() >= 5, "this file does not know the format");
+    // Dictionary, tombstones, filter, index and properties beside the data.
+    assert!(pieces.len() >= 6, "this file does not know the format");
     pieces.push(from..bytes.len());
     Table {
         path,
@@ -62,7 +62,7 @@ impl Table {
         let at = if random.random() {
             random.random_range(0..self.pieces.len())
         } else {
-            self.pieces.len() - 1 - random.random_range(0..5)
+            self.pieces.len() - 1 - random.random_range(0..6)
         };
         let piece = self.pieces[at].clone();
         let seal_at = piece.end - 8;
@@ -86,7 +86,7 @@ fn tables(fs: &MemoryFs) -> Vec<Table> {
 }
 
 /// Opens, verifies, and does everything else.
-fn try_tables(compression: i32) {
+fn try_tables(compression: Compression) {
     let fs = corpus::database(compression);
     let tables = tables(&fs);
     trial::cases(1, |random| {
@@ -108,17 +108,18 @@ fn try_tables(compression: i32) {
 
 #[test]
 fn plain_pieces_of_any_content_do_no_harm_and_are_found_by_verify() {
-    try_tables(0);
+    try_tables(Compression::None);
 }
 
 #[test]
 fn compressed_pieces_of_any_content_do_no_harm_and_are_found_by_verify() {
-    try_tables(1);
+    try_tables(Compression::Lz4);
+    try_tables(Compression::Zstd(1));
 }
 
 #[test]
 fn bytes_that_do_not_check_give_an_error_or_the_right_answer() {
-    let fs = corpus::database(1);
+    let fs = corpus::database(Compression::Lz4);
     let (tables, right) = (tables(&fs), corpus::content(corpus::ROUNDS));
     trial::cases(2, |random| {
         let table = &tables[random.random_range(0..tables.len())];

@@ -4,7 +4,7 @@ use crate::{
     allocator,
     corpus::{self, INDICES, Maps},
 };
-use babu_kv::{Batch, Database, Durability, Error, backup, fs::MemoryFs};
+use babu_kv::{Batch, Compression, Database, Durability, Error, backup, fs::MemoryFs};
 use rand::{Rng, SeedableRng, rngs::StdRng};
 use std::{env, io::ErrorKind, path::Path};
 
@@ -90,7 +90,7 @@ fn read(database: &Database, random: &mut StdRng) -> Result<Maps, Error> {
 pub fn open_and_read(fs: &MemoryFs, random: &mut StdRng) -> Result<Maps, Error> {
     let database = expect(Database::open(
         Path::new(corpus::DIR),
-        corpus::options(fs, 1),
+        corpus::options(fs, Compression::Lz4),
     ))?;
     let found = read(&database, random);
     expect(database.close())?;
@@ -100,7 +100,8 @@ pub fn open_and_read(fs: &MemoryFs, random: &mut StdRng) -> Result<Maps, Error> 
 /// Opens, reads, and goes on to work with it. An error of damage may come from each step and ends
 /// none of the others.
 pub fn everything(fs: &MemoryFs, random: &mut StdRng) {
-    let options = corpus::options(fs, random.random_range(0..2));
+    let compressions = [Compression::None, Compression::Lz4, Compression::Zstd(1)];
+    let options = corpus::options(fs, compressions[random.random_range(0..3)]);
     let Ok(database) = expect(Database::open(Path::new(corpus::DIR), options.clone())) else {
         return;
     };

@@ -1,7 +1,7 @@
 //! A process that may open few files.
 
 use crate::process;
-use babu_kv::{Batch, Database, Durability, Error, Index, Options};
+use babu_kv::{Batch, Compression, Database, Durability, Error, Index, Options};
 use std::{
     collections::BTreeSet,
     fs::File,
@@ -16,7 +16,7 @@ fn options() -> Options {
         table_bytes: 64 << 10,
         level0_tables: 2,
         level1_bytes: 256 << 10,
-        compression: 0,
+        compression: Compression::None,
         ..Options::default()
     }
 }

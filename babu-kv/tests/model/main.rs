@@ -9,7 +9,7 @@ mod held;
 mod step;
 
 use babu_kv::{
-    Batch, Database, Durability, Error, Index, Iter, Options, Snapshot, backup,
+    Batch, Database, Durability, Error, Index, IndexOptions, Iter, Options, Snapshot, backup,
     fs::{Crash, MemoryFs},
 };
 use held::{Held, bounds, within};
@@ -93,7 +93,11 @@ fn open(fs: &MemoryFs, dir: &str, options: &Options) -> (Database, Indices) {
         ..options.clone()
     };
     let database = Database::open(Path::new(dir), options).unwrap();
-    let indices = NAMES.map(|name| database.index(name).unwrap());
+    // Prefixes of no, one and two bytes go into filters.
+    let options_of = |name| IndexOptions {
+        prefix_bytes: NAMES.iter().position(|n| *n == name).unwrap() as u8,
+    };
+    let indices = NAMES.map(|name| database.index_with(name, options_of(name)).unwrap());
     (database, indices)
 }
 

@@ -1,6 +1,6 @@
 //! What may happen, and to what.
 
-use babu_kv::{Background, Options};
+use babu_kv::{Background, Compression, Options};
 use proptest::prelude::*;
 
 /// Indices that a batch may change.
@@ -87,9 +87,23 @@ pub fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
+fn compression() -> impl Strategy<Value = Compression> {
+    prop_oneof![
+        Just(Compression::None),
+        Just(Compression::Lz4),
+        Just(Compression::Zstd(1)),
+    ]
+}
+
 pub fn options() -> impl Strategy<Value = Options> {
     let sizes = (10..16u32, 6..13u32, 10..14u32, 1..5usize, 11..15u32);
-    let others = (any::<bool>(), 0..20u32, 1..4usize, 0..3i32, 1..20usize);
+    let others = (
+        any::<bool>(),
+        0..20u32,
+        1..4usize,
+        compression(),
+        1..20usize,
+    );
     (sizes, others).prop_map(
         |(
             (memtable, block, table, level0, level1),

@@ -12,7 +12,7 @@ mod expected;
 mod worker;
 
 use anyhow::{Context, Result};
-use babu_kv::Options;
+use babu_kv::{Compression, Options};
 use clap::Parser;
 use rand::{Rng, SeedableRng, rngs::StdRng};
 use std::{
@@ -59,7 +59,11 @@ fn options(random: &mut StdRng) -> Options {
         open_tables: random.random_range(8..64),
         level0_tables: random.random_range(1..6),
         level1_bytes: 64 << random.random_range(10..14),
-        compression: random.random_range(0..3),
+        compression: match random.random_range(0..3) {
+            0 => Compression::None,
+            1 => Compression::Lz4,
+            _ => Compression::Zstd(1),
+        },
         ..Options::default()
     }
 }
