@@ -6,11 +6,11 @@
 //! it did not make a row worse.
 
 use anyhow::{Context, Result};
-use babu_kv_bench::engine::{Durability, Engine, Index, Operation, Setup, Store};
+use babu_kv_bench::engine::{DIRECTORY_BYTES, Durability, Engine, Index, Operation, Setup, Store};
 use rocksdb::{
     BlockBasedOptions, Cache, ColumnFamily, ColumnFamilyDescriptor, DB, DBCompressionType,
-    DataBlockIndexType, Options, PrefixRange, ReadOptions, WaitForCompactOptions, WriteBatch,
-    WriteOptions, checkpoint::Checkpoint, statistics::Ticker,
+    DataBlockIndexType, Options, PrefixRange, ReadOptions, SliceTransform, WaitForCompactOptions,
+    WriteBatch, WriteOptions, checkpoint::Checkpoint, statistics::Ticker,
 };
 use std::path::Path;
 
@@ -36,8 +36,12 @@ impl Engine for RocksDb {
 
     fn open(&self, dir: &Path, setup: &Setup) -> Result<Box<dyn Store>> {
         let options = options(setup);
-        let family = |name| ColumnFamilyDescriptor::new(name, options.clone());
-        let families = [family("records"), family("names")];
+        let mut listed = options.clone();
+        listed.set_prefix_extractor(SliceTransform::create_fixed_prefix(DIRECTORY_BYTES));
+        let families = [
+            ColumnFamilyDescriptor::new("records", listed),
+            ColumnFamilyDescriptor::new("names", options.clone()),
+        ];
         let mut synced = WriteOptions::default();
         synced.set_sync(true);
         Ok(Box::new(Opened {
@@ -114,6 +118,7 @@ impl Store for Opened {
     fn scan(&self, index: Index, prefix: &[u8], visit: &mut dyn FnMut(&[u8], &[u8])) -> Result<()> {
         let mut options = ReadOptions::default();
         options.set_iterate_range(PrefixRange(prefix));
+        options.set_prefix_same_as_start(index == Index::Records);
         let family = self.family(index)?;
         let mut entries = self.database.raw_iterator_cf_opt(family, options);
         entries.seek_to_first();

@@ -7,6 +7,10 @@ use anyhow::Result;
 pub use babu_kv::Durability;
 use std::{path::Path, thread, time::Duration};
 
+/// Bytes at the beginning of the keys of [`Index::Records`] that say which directory a file is in.
+/// Keys with the same are scanned together.
+pub const DIRECTORY_BYTES: usize = 8;
+
 /// The indices of a store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Index {
@@ -37,6 +41,19 @@ pub struct Setup {
     pub memtables_waiting: usize,
     /// Whether [`Store::syncs`] is wanted, where counting costs something.
     pub count_syncs: bool,
+}
+
+impl Setup {
+    /// For stores that are hardly written to: memtables take next to nothing, so that the cache has
+    /// the same size also where both share one budget.
+    pub fn reading(cache_bytes: usize) -> Setup {
+        Setup {
+            cache_bytes,
+            memtable_bytes: 1 << 20,
+            memtables_waiting: 1,
+            count_syncs: false,
+        }
+    }
 }
 
 impl Default for Setup {

@@ -2,10 +2,10 @@
 
 use crate::{
     counting::CountingFs,
-    engine::{Durability, Engine, Index, Operation, Setup, Store},
+    engine::{DIRECTORY_BYTES, Durability, Engine, Index, Operation, Setup, Store},
 };
 use anyhow::Result;
-use babu_kv::{Batch, Database, Options};
+use babu_kv::{Batch, Database, IndexOptions, Options};
 use std::{
     path::Path,
     sync::{Arc, atomic::Ordering::Relaxed},
@@ -28,6 +28,7 @@ impl Engine for BabuKv {
 
     fn open(&self, dir: &Path, setup: &Setup) -> Result<Box<dyn Store>> {
         let fs = CountingFs::default();
+        // Filters and indices of tables are within this too.
         let mut options = Options {
             memory_bytes: setup.cache_bytes + setup.memtable_bytes * (setup.memtables_waiting + 1),
             memtable_bytes: setup.memtable_bytes,
@@ -38,8 +39,11 @@ impl Engine for BabuKv {
             options.fs = Arc::new(fs.clone());
         }
         let database = Database::open(dir, options)?;
+        let listed = IndexOptions {
+            prefix_bytes: DIRECTORY_BYTES as u8,
+        };
         Ok(Box::new(Opened {
-            records: database.index("records")?,
+            records: database.index_with("records", listed)?,
             names: database.index("names")?,
             database,
             fs,

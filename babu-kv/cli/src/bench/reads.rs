@@ -20,7 +20,7 @@ const LARGE: u64 = 3;
 pub fn run(bench: &Bench<'_>, folder: &Scratch, rows: &mut Rows) -> Result<()> {
     let scale = bench.scale;
     let made = scale.creates_in_round() * scale.rounds;
-    let stores = bench.open(folder, &Setup::default())?;
+    let stores = bench.open(folder, &Setup::reading(Setup::default().cache_bytes))?;
     for files in &stores {
         for n in 0..scale.directory {
             files.create(LARGE, n, Durability::Buffered)?;
@@ -44,12 +44,7 @@ pub fn run(bench: &Bench<'_>, folder: &Scratch, rows: &mut Rows) -> Result<()> {
     rows.add(list.row(name, "us").target(half));
     bench.close(stores)?;
 
-    let small_cache = Setup {
-        cache_bytes: (made * CREATE_BYTES / 10) as usize,
-        // Nothing is written, and what memtables do not take may be cache.
-        memtable_bytes: 256 << 10,
-        ..Setup::default()
-    };
+    let small_cache = Setup::reading((made * CREATE_BYTES / 10) as usize);
     let stores = bench.open(folder, &small_cache)?;
     let cold = gets(bench, &stores, true, any)?;
     let cold = cold.row("get, data 10 times the cache", "us");

@@ -1,7 +1,7 @@
 //! Keys and values as a metadata server has them: a file is a record under (directory, name), and
 //! its number leads back to that key.
 
-use crate::engine::{Durability, Index, Operation, Store};
+use crate::engine::{DIRECTORY_BYTES, Durability, Index, Operation, Store};
 use anyhow::Result;
 use std::ops::Deref;
 
@@ -26,8 +26,8 @@ pub fn directory(n: u64) -> u64 {
 /// The key of file `n` of a directory.
 pub fn key(directory: u64, n: u64) -> [u8; 24] {
     let mut key = [0; 24];
-    key[..8].copy_from_slice(&directory.to_be_bytes());
-    for (at, byte) in key[8..].iter_mut().enumerate() {
+    key[..DIRECTORY_BYTES].copy_from_slice(&directory.to_be_bytes());
+    for (at, byte) in key[DIRECTORY_BYTES..].iter_mut().enumerate() {
         let digit = (scatter(n) >> (4 * at)) as u8 & 15;
         *byte = b'a' + digit;
     }
