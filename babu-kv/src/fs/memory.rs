@@ -24,11 +24,19 @@ pub enum Crash {
     Torn,
     /// All names, also those whose folder was not synced, but only synced content.
     Names,
+    /// Of what was not synced nothing but the last rename.
+    Renamed,
 }
 
 impl Crash {
     /// All kinds.
-    pub const ALL: [Crash; 4] = [Crash::Lost, Crash::Kept, Crash::Torn, Crash::Names];
+    pub const ALL: [Crash; 5] = [
+        Crash::Lost,
+        Crash::Kept,
+        Crash::Torn,
+        Crash::Names,
+        Crash::Renamed,
+    ];
 }
 
 /// A file system in memory; clones share it.
@@ -44,6 +52,7 @@ struct Shared {
     dirs: BTreeSet<PathBuf>,
     locks: BTreeSet<PathBuf>,
     last_write: Option<LastWrite>,
+    last_rename: Option<(PathBuf, PathBuf)>,
     capacity: Option<u64>,
     used: u64,
 }
@@ -146,10 +155,14 @@ impl MemoryFs {
     /// of it is durable.
     pub fn crash(&self, crash: Crash) -> MemoryFs {
         let shared = self.shared.lock();
-        let names = if crash == Crash::Lost {
-            &shared.durable
-        } else {
-            &shared.names
+        let renamed;
+        let names = match crash {
+            Crash::Lost => &shared.durable,
+            Crash::Renamed => {
+                renamed = shared.with_last_rename();
+                &renamed
+            }
+            Crash::Kept | Crash::Torn | Crash::Names => &shared.names,
         };
         let mut copies: Vec<(*const Mutex<Content>, Arc<Mutex<Content>>)> = Vec::new();
         let mut image = Shared {
@@ -185,10 +198,22 @@ impl MemoryFs {
 }
 
 impl Shared {
+    /// The durable names, as the last rename changes them.
+    fn with_last_rename(&self) -> BTreeMap<PathBuf, Arc<Mutex<Content>>> {
+        let mut names = self.durable.clone();
+        if let Some((from, to)) = &self.last_rename
+            && let Some(file) = self.names.get(to)
+        {
+            names.remove(from);
+            names.insert(to.clone(), file.clone());
+        }
+        names
+    }
+
     fn surviving(&self, file: &Arc<Mutex<Content>>, crash: Crash) -> Vec<u8> {
         let content = file.lock();
         match crash {
-            Crash::Lost | Crash::Names => content.synced.clone(),
+            Crash::Lost | Crash::Names | Crash::Renamed => content.synced.clone(),
             Crash::Kept => content.now.clone(),
             Crash::Torn => {
                 let mut bytes = content.now.clone();
@@ -371,6 +396,7 @@ impl Fs for MemoryFs {
         shared.parent_exists(to)?;
         let file = shared.names.remove(from).ok_or(ErrorKind::NotFound)?;
         let replaced = shared.names.insert(to.to_path_buf(), file);
+        shared.last_rename = Some((from.to_path_buf(), to.to_path_buf()));
         shared.forget(replaced);
         Ok(())
     }
