@@ -1,10 +1,13 @@
 //! A process that may open few files.
 
 use crate::process;
-use babu_kv::{Batch, Compression, Database, Durability, Error, Index, Options};
+use babu_kv::{
+    Batch, Compression, Database, Durability, Error, Index, Options, backup, fs::RealFs,
+};
 use std::{
     collections::BTreeSet,
     fs::File,
+    ops::Bound::{Included, Unbounded},
     path::Path,
     sync::atomic::{AtomicBool, Ordering::SeqCst},
     thread,
@@ -113,5 +116,75 @@ fn without_descriptors_calls_fail_cleanly_and_work_again_afterwards() {
             "descriptors::without_descriptors_calls_fail_cleanly_and_work_again_afterwards",
             128,
         ),
+    }
+}
+
+/// Everything there is to do, with more tables than descriptors.
+fn use_many_tables(folder: &Path) {
+    const KEYS: u32 = 8_000;
+    let options = || Options {
+        memtable_bytes: 16 << 10,
+        table_bytes: 4 << 10,
+        level1_bytes: 64 << 10,
+        ..options()
+    };
+    let database = Database::open(&folder.join("database"), options()).unwrap();
+    let index = database.index("index").unwrap();
+    for n in 0..KEYS {
+        let mut batch = Batch::new();
+        batch.put(&index, &n.to_be_bytes(), &value(n));
+        database.commit(batch).unwrap();
+    }
+    database.flush().unwrap();
+    let tables = |database: &Database| -> usize {
+        database
+            .stats()
+            .levels
+            .iter()
+            .map(|level| level.tables)
+            .sum()
+    };
+    assert!(tables(&database) > 200, "{}", tables(&database));
+    let written: BTreeSet<u32> = (0..KEYS).collect();
+    expect(&database, &index, &written);
+    // Each of them is somewhere else, and holds on to what it reads from.
+    let mut open_iterators: Vec<_> = (0..200)
+        .map(|n: u32| {
+            let from = (n * (KEYS / 200)).to_be_bytes();
+            let mut iter = database.range(&index, Included(&from), Unbounded);
+            assert_eq!(&*iter.next().unwrap().unwrap().0, from);
+            iter
+        })
+        .collect();
+    database.checkpoint(&folder.join("checkpoint")).unwrap();
+    let made = database.backup(&folder.join("backup")).unwrap();
+    database.compact().unwrap();
+    for (n, iter) in (0u32..).zip(&mut open_iterators) {
+        let next = (n * (KEYS / 200) + 1).to_be_bytes();
+        assert_eq!(&*iter.next().unwrap().unwrap().0, next);
+    }
+    database.verify().unwrap();
+    expect(&database, &index, &written);
+    drop(open_iterators);
+    database.close().unwrap();
+    backup::restore(
+        &RealFs,
+        &folder.join("backup"),
+        made.number,
+        &folder.join("restored"),
+    )
+    .unwrap();
+    for name in ["database", "checkpoint", "restored"] {
+        let database = Database::open(&folder.join(name), options()).unwrap();
+        expect(&database, &index, &written);
+        database.close().unwrap();
+    }
+}
+
+#[test]
+fn hundreds_of_tables_need_few_descriptors() {
+    match process::folder() {
+        Some(folder) => use_many_tables(&folder),
+        None => with_descriptors("descriptors::hundreds_of_tables_need_few_descriptors", 64),
     }
 }
