@@ -21,7 +21,7 @@ pub type Maps = [BTreeMap<Vec<u8>, Vec<u8>>; 2];
 pub fn options(fs: &MemoryFs, compression: Compression) -> Options {
     Options {
         memtable_bytes: 4 << 10,
-        table_bytes: 3 << 10,
+        table_bytes: 1 << 10,
         block_bytes: 300,
         level0_tables: 2,
         level1_bytes: 8 << 10,
@@ -34,6 +34,14 @@ pub fn key(n: u32) -> Vec<u8> {
     format!("key{n:03}").into_bytes()
 }
 
+/// Bytes that hardly get shorter by compression, so that there are several tables with any codec.
+fn value(round: u32) -> Vec<u8> {
+    let mix = |at: u32| (round << 8 | at).wrapping_mul(0x9e37_79b1);
+    (0..60)
+        .map(|at| (mix(at) >> 24) as u8 ^ mix(at + 60) as u8)
+        .collect()
+}
+
 /// Keys of the corpus.
 const KEYS: u32 = 60;
 
@@ -42,7 +50,7 @@ fn batch(database: &Database, round: u32) -> Batch {
     let [first, second] = INDICES.map(|name| database.index(name).unwrap());
     let mut batch = Batch::new();
     let n = round.wrapping_mul(7) % KEYS;
-    batch.put(&first, &key(n), &round.to_be_bytes().repeat(10));
+    batch.put(&first, &key(n), &value(round));
     batch.put(&second, &key(n + 1), &round.to_be_bytes());
     if round.is_multiple_of(5) {
         batch.delete(&first, &key(n + 2));
@@ -58,7 +66,7 @@ pub fn content(rounds: u32) -> Maps {
     let mut maps = Maps::default();
     for round in 0..rounds {
         let n = round.wrapping_mul(7) % KEYS;
-        maps[0].insert(key(n), round.to_be_bytes().repeat(10));
+        maps[0].insert(key(n), value(round));
         maps[1].insert(key(n + 1), round.to_be_bytes().to_vec());
         if round.is_multiple_of(5) {
             maps[0].remove(&key(n + 2));
