@@ -1,4 +1,5 @@
-//! The database behind its handles: who may touch what.
+//! The database behind its handles: who may touch what. How log and memtable go on in others is in
+//! `core/rotate.rs`.
 //!
 //! | field | changed by | under |
 //! |---|---|---|
@@ -14,6 +15,10 @@
 //! Order of locks: leadership, `log`, `flushing` or `compacting`, `manifest`, `state`, and inside
 //! `SyncPoint` its own.
 
+mod rotate;
+
+pub(crate) use rotate::Closed;
+
 use crate::{
     batch::Batch,
     commit::{Lead, Turn, Writers},
@@ -22,7 +27,7 @@ use crate::{
     fs::Lock,
     indices::Indices,
     log::{
-        format, seal,
+        seal,
         spare::Spares,
         writer::{LogWriter, Request, Written},
     },
@@ -31,7 +36,7 @@ use crate::{
     options::{Background, Options},
     pins::{Pin, Pins},
     read_only::PinnedLog,
-    state::{State, Waiting},
+    state::State,
     stats::Counters,
     sync::SyncPoint,
     table::{TableMeta, Tables},
@@ -45,14 +50,12 @@ use crate::{
     worker::Work,
 };
 use std::{
-    io, mem,
+    mem,
     sync::{Arc, Weak},
 };
 
 /// A memtable that fills divides the budget of memory anew so many times.
 const ACTIVE_STEPS: usize = 8;
-/// How often closing the log is tried while syncs fail.
-const CLOSE_ATTEMPTS: usize = 3;
 
 pub(crate) struct Core {
     pub options: Options,
@@ -87,15 +90,6 @@ pub(crate) struct Core {
     lock: Mutex<Option<Box<dyn Lock>>>,
     /// Somebody else may be writing to the folder: nothing in it is changed from here.
     read_only: Option<PinnedLog>,
-}
-
-/// Where the log was closed.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Closed {
-    /// The first segment that is not closed.
-    pub segment: u64,
-    /// The number of the last operation in the closed ones.
-    pub sequence: u64,
 }
 
 /// What `open` found.
@@ -331,117 +325,6 @@ impl Core {
         Ok((first, others))
     }
 
-    /// A segment that can be written to.
-    fn make_log_ready(&self, log: &mut LogWriter) -> Result<()> {
-        if log.poisoned {
-            self.restart(log)?;
-        }
-        if log.segment().is_none() {
-            self.next_segment(log)?;
-        }
-        Ok(())
-    }
-
-    fn restart(&self, log: &mut LogWriter) -> Result<()> {
-        let (durable, records) = self.syncs.undurable();
-        let segment = log.restart(&self.spares, &*self.tables.fs, durable, &records)?;
-        self.closed_logs.restarted(durable);
-        self.log_restarts.fetch_add(1, AcqRel);
-        self.syncs.restarted(segment);
-        self.events.emit(|| Event::LogRestart);
-        Ok(())
-    }
-
-    /// After a failed sync: goes on in a new segment that repeats what is not durable. Gives
-    /// segment and the last number in it.
-    pub(crate) fn restart_log(&self) -> Result<(Arc<crate::log::writer::Segment>, u64)> {
-        if self.released.load(Acquire) {
-            return Err(Error::Closed);
-        }
-        let _lead = self.writers.lead();
-        let mut log = self.log.lock();
-        log.poisoned = true;
-        self.restart(&mut log)?;
-        let segment = log.segment().cloned().ok_or(Error::Closed)?;
-        Ok((segment, self.syncs.written()))
-    }
-
-    /// Rotates a full memtable, waiting for flushes when too many are full already.
-    fn make_room(&self, log: &mut LogWriter) -> Result<()> {
-        let active_bytes = self.state().active.bytes();
-        if active_bytes < self.options.memtable_bytes {
-            if active_bytes > self.active_bytes.load(Relaxed) {
-                self.divide_memory();
-            }
-            Ok(())
-        } else {
-            self.rotate(log)
-        }
-    }
-
-    fn rotate(&self, log: &mut LogWriter) -> Result<()> {
-        self.wait_for_flush()?;
-        if log.poisoned {
-            self.restart(log)?;
-        }
-        let next_log = self.next_segment(log)?;
-        self.change_state(|state| {
-            let memtable = mem::replace(&mut state.active, Arc::new(Memtable::new()));
-            state.waiting.insert(0, Waiting { memtable, next_log });
-        });
-        self.work.rotated(self);
-        Ok(())
-    }
-
-    /// Rotates the memtable unless a full one waits already, so that nobody waits for its flush.
-    pub(crate) fn rotate_if_none_waits(&self) -> Result<()> {
-        let _lead = self.writers.lead();
-        let mut log = self.log.lock();
-        let state = self.state();
-        if state.waiting.is_empty() && !state.active.is_empty() {
-            self.rotate(&mut log)?;
-        }
-        Ok(())
-    }
-
-    /// Goes on in another segment; gives its number.
-    fn next_segment(&self, log: &mut LogWriter) -> Result<u64> {
-        let (segment, left) = log.rotate(&self.spares)?;
-        if let Some(seal) = left {
-            self.closed_logs.add(seal, log.last());
-        }
-        let number = segment.number;
-        self.syncs.add_segment(segment);
-        Ok(number)
-    }
-
-    fn has_room(&self) -> bool {
-        self.state().waiting.len() < self.options.memtables_waiting
-    }
-
-    fn wait_for_flush(&self) -> Result<()> {
-        match self.options.background {
-            Background::Inline => {
-                while !self.has_room() {
-                    self.flush_oldest()?;
-                }
-                Ok(())
-            }
-            Background::Threads => {
-                if self.has_room() {
-                    return Ok(());
-                }
-                self.counters.stalls.fetch_add(1, Relaxed);
-                self.events.emit(|| Event::StallBegin);
-                let waited = self
-                    .work
-                    .wait_for_flush(|| self.has_room(), || self.is_closed());
-                self.events.emit(|| Event::StallEnd);
-                waited
-            }
-        }
-    }
-
     /// Counts a flush or compaction that failed, and tells the listener.
     pub(crate) fn count_failure(&self, error: &Error) {
         self.counters.count_failure(error);
@@ -469,36 +352,6 @@ impl Core {
         }
         self.work.wake_compaction();
         Ok(())
-    }
-
-    /// Closes the log: the segments before the one that is given hold whatever was committed before
-    /// this call and is not in tables. It is durable, and they do not change any more.
-    pub(crate) fn close_log(&self) -> Result<Closed> {
-        for _ in 0..CLOSE_ATTEMPTS {
-            self.spares.prepare()?;
-            let (closed, restarts) = self.rotate_log()?;
-            self.syncs.wait(self, closed.sequence)?;
-            // After a failed sync a newer segment repeats what closed ones may have lost.
-            if self.log_restarts.load(Acquire) == restarts {
-                return Ok(closed);
-            }
-        }
-        let error = io::Error::other("each attempt to close the log met with a failed sync");
-        Err(Error::io("close the log of", &self.tables.dir, error))
-    }
-
-    fn rotate_log(&self) -> Result<(Closed, u64)> {
-        let _lead = self.writers.lead();
-        let mut log = self.log.lock();
-        self.make_log_ready(&mut log)?;
-        if !log.is_fresh() {
-            self.next_segment(&mut log)?;
-        }
-        let closed = Closed {
-            segment: log.segment().ok_or(Error::Closed)?.number,
-            sequence: self.visible(),
-        };
-        Ok((closed, self.log_restarts.load(Acquire)))
     }
 
     /// Makes an edit durable and swaps in the version after it, with further changes of the state.
@@ -543,20 +396,6 @@ impl Core {
         }
     }
 
-    /// Removes log segments before `log_number`, which the manifest no longer needs.
-    pub(crate) fn purge_log(&self, log_number: u64) {
-        self.closed_logs.purge(log_number);
-        let from = self.oldest_log.fetch_max(log_number, Relaxed);
-        for number in from..log_number {
-            // What cannot be removed now is removed at the next open; failed rotations leave
-            // numbers without a file.
-            let _ = self
-                .tables
-                .fs
-                .remove(&self.tables.dir.join(format::segment_name(number)));
-        }
-    }
-
     pub(crate) fn visible(&self) -> u64 {
         self.visible.load(Acquire)
     }
@@ -582,30 +421,6 @@ impl Core {
         self.released.store(true, Release);
         *self.lock.lock() = None;
         result
-    }
-
-    /// Says in the manifest that the log ends here.
-    fn end_log(&self) -> Result<()> {
-        let log = self.log.lock();
-        if log.poisoned {
-            return Ok(());
-        }
-        if let Some(seal) = log.seal() {
-            self.closed_logs.add(seal, log.last());
-        }
-        let version = self.state().version.clone();
-        let mut sealed = self
-            .closed_logs
-            .durable(version.log_number, self.syncs.durable());
-        sealed.retain(|seal| !version.sealed.contains_key(&seal.segment));
-        if sealed.is_empty() {
-            return Ok(());
-        }
-        let edit = Edit {
-            sealed,
-            ..Edit::default()
-        };
-        self.install(&edit, |_| ())
     }
 
     /// Syncs the folder, after files were created in it.

@@ -16,7 +16,7 @@ use crate::{
     batch::Batch,
     core::Core,
     error::{Error, Result},
-    log::{format, writer::Request},
+    log::{format, reader::Drops, writer::Request},
     manifest::edit::{Edit, INDEX_MAX},
     threads::{
         Mutex,
@@ -94,6 +94,11 @@ impl Indices {
         }
     }
 
+    /// Records of the log drop these, as replay found.
+    pub(crate) fn replayed(&self, drops: &Drops) {
+        drops.iter().for_each(|(index, n)| self.drop(*index, *n));
+    }
+
     fn drop(&self, index: u32, sequence: u64) {
         let mut dropped = self.dropped.lock();
         dropped.all.insert(index);
@@ -109,7 +114,7 @@ impl Indices {
         named.map(|(index, _)| *index).collect()
     }
 
-    fn forgotten(&self, index: u32) {
+    pub(crate) fn forgotten(&self, index: u32) {
         self.dropped.lock().named.remove(&index);
     }
 

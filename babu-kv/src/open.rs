@@ -5,16 +5,12 @@ use crate::{
     core::{Core, Opened},
     error::{Context, Error, Result},
     fs::Open,
-    log::{
-        format as log_format,
-        reader::{Replay, Replayed},
-        seal::Closed,
-    },
+    log::{format as log_format, reader::Replay, seal::Closed},
     manifest::{Manifest, edit::Edit, format as manifest_format, version::Version},
+    memtable::Memtable,
     options::Options,
     state::State,
     table::{Tables, format as table_format},
-    threads::atomic::{AtomicU64, Ordering::Relaxed},
 };
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -42,63 +38,54 @@ pub(crate) fn open(dir: &Path, options: Options) -> Result<Core> {
     if !tables.fs.exists(&current).at("look up", &current)? {
         create(&tables)?;
     }
-    let (mut manifest, mut version, mut next_file) = Manifest::open(&tables, rewrite_bytes)?;
+    let (manifest, version, next_file) = Manifest::open(&tables, rewrite_bytes)?;
     *tables.prefixes.write() = version.prefixes.clone();
     let files = Files::list(&tables)?;
-    next_file = next_file.max(files.next());
     files.check(&tables, &version)?;
     let logs: Vec<u64> = files.logs.range(version.log_number..).copied().collect();
-    let replay = Replay {
-        fs: &*tables.fs,
-        dir,
-        flushed: version.flushed,
-        indices: manifest.last_index,
-        memtable_bytes: options.memtable_bytes,
-        sealed: &version.sealed,
-        cuts: true,
-    };
-    let Replayed {
-        waiting,
-        active,
-        last,
-        segments,
-        dropped,
-    } = replay.run(&logs)?;
-    // Their names are left when a crash came before the edit that removes them.
-    if manifest.names_any(&dropped) {
-        let edit = Edit {
-            dropped: dropped.into_iter().collect(),
-            ..Edit::default()
-        };
-        let number = AtomicU64::new(next_file);
-        version = manifest.commit(&tables, &version, &edit, &number)?;
-        next_file = number.load(Relaxed);
-    }
-    // They take no more batches.
-    let closed_logs = Closed::default();
-    segments
-        .into_iter()
-        .filter(|seal| seal.bytes > 0)
-        .for_each(|seal| closed_logs.add(seal, last));
-    files.remove_obsolete(&tables, &version, manifest.number());
-    let next_segment = logs.last().map_or(version.log_number, |last| *last) + 1;
-    let state = State {
-        active,
-        waiting,
-        version: Arc::new(version),
-    };
-    Ok(Core::new(Opened {
+    let version = Arc::new(version);
+    let core = Core::new(Opened {
         options,
         tables,
         lock: Some(lock),
         read_only: None,
+        next_file: next_file.max(files.next()),
+        last: version.flushed,
+        next_segment: logs.last().map_or(version.log_number, |last| *last) + 1,
+        closed_logs: Closed::default(),
+        state: State {
+            active: Arc::new(Memtable::new()),
+            waiting: Vec::new(),
+            version: version.clone(),
+        },
         manifest,
-        next_file,
-        state,
-        last,
-        next_segment,
-        closed_logs,
-    }))
+    });
+    replay(&core, &version, &logs)?;
+    let (number, version) = (core.manifest.lock().number(), core.state().version.clone());
+    files.remove_obsolete(&core.tables, &version, number);
+    Ok(core)
+}
+
+/// Takes in the log. When more memtables are full than may wait, the oldest is flushed, as it would
+/// be later: that all up to its end is in tables is true from its edit on, whatever becomes of this
+/// call.
+fn replay(core: &Core, version: &Version, logs: &[u64]) -> Result<()> {
+    let indices = core.manifest.lock().last_index;
+    let replay = Replay {
+        fs: &*core.tables.fs,
+        dir: &core.tables.dir,
+        flushed: version.flushed,
+        indices,
+        memtable_bytes: core.options.memtable_bytes,
+        sealed: &version.sealed,
+        cuts: true,
+    };
+    let replayed = replay.run(logs, &mut |full, dropped| {
+        core.indices.replayed(dropped);
+        core.take_full(full)
+    })?;
+    core.indices.replayed(&replayed.dropped);
+    core.take_replayed(replayed)
 }
 
 /// Makes an empty database. The log segment comes first and CURRENT last, so that a database

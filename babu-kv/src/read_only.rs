@@ -105,14 +105,18 @@ fn attempt(dir: &Path, options: &Options) -> Result<Core> {
         sealed: &version.sealed,
         cuts: false,
     };
+    // There is no table to flush them to, so that all of them stay.
+    let mut waiting = Vec::new();
     let Replayed {
-        waiting,
         active,
         last,
         segments,
         dropped,
-    } = replay.run(&logs)?;
-    manifest.indices.retain(|_, id| !dropped.contains(id));
+    } = replay.run(&logs, &mut |full, _| {
+        waiting.insert(0, full);
+        Ok(())
+    })?;
+    manifest.indices.retain(|_, id| !dropped.contains_key(id));
     let pinned = segments.into_iter().map(
         |Seal {
              segment: number,

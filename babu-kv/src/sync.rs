@@ -113,9 +113,14 @@ impl Inner {
 impl SyncPoint {
     pub(crate) fn new(last: u64) -> SyncPoint {
         let point = SyncPoint::default();
-        point.inner.lock().written = last;
-        point.durable.store(last, Release);
+        point.replayed(last);
         point
+    }
+
+    /// The log was read, and all up to `last` is durable.
+    pub(crate) fn replayed(&self, last: u64) {
+        self.inner.lock().written = last;
+        self.durable.store(last, Release);
     }
 
     /// All batches up to this number survive power loss.

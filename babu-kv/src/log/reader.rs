@@ -5,6 +5,10 @@
 //! do not check, or a missing number) lies the end of the log, unless a record after it shows that
 //! what is missing had been durable: then the log is damaged, which is an error. Up to where a
 //! restart record says, nothing may be missing either.
+//!
+//! Full memtables are handed over as they come, and segments are read one at a time. So replay needs
+//! memory for one memtable and one segment, and the latter is as long as the memtables of who wrote
+//! it were.
 
 use super::{
     format::{self, Payload, RECORD_HEADER_BYTES, SEGMENT_HEADER_BYTES},
@@ -18,23 +22,27 @@ use crate::{
     state::Waiting,
 };
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    collections::BTreeMap,
     path::{Path, PathBuf},
     sync::Arc,
 };
 use xxhash_rust::xxh3::xxh3_64;
 
 pub(crate) struct Replayed {
-    /// From new to old; they were full.
-    pub waiting: Vec<Waiting>,
+    /// What was left when the last full memtable was handed over.
     pub active: Arc<Memtable>,
     /// The last sequence number.
     pub last: u64,
     /// Each segment that was taken in, without what is torn.
     pub segments: Vec<Seal>,
-    /// Indices that are dropped in the log.
-    pub dropped: BTreeSet<u32>,
+    pub dropped: Drops,
 }
+
+/// Indices that are dropped in the log, with the number of the record that does it.
+pub(crate) type Drops = BTreeMap<u32, u64>;
+
+/// Takes a full memtable, older than what comes later. What was dropped up to its end goes along.
+pub(crate) type TakeFull<'a> = dyn FnMut(Waiting, &Drops) -> Result<()> + 'a;
 
 pub(crate) struct Replay<'a> {
     pub fs: &'a dyn Fs,
@@ -57,11 +65,11 @@ enum Stop {
     Break(usize, &'static str),
 }
 
-struct Progress {
-    waiting: Vec<Waiting>,
+struct Progress<'a> {
+    take_full: &'a mut TakeFull<'a>,
     active: Memtable,
     last: u64,
-    dropped: BTreeSet<u32>,
+    dropped: Drops,
 }
 
 impl Replay<'_> {
@@ -71,13 +79,17 @@ impl Replay<'_> {
 
     /// Takes in all batches of `segments` (ascending), cuts what is torn, and makes the rest
     /// durable.
-    pub(crate) fn run(&self, segments: &[u64]) -> Result<Replayed> {
+    pub(crate) fn run<'a>(
+        &self,
+        segments: &[u64],
+        take_full: &'a mut TakeFull<'a>,
+    ) -> Result<Replayed> {
         let limits = self.limits(segments)?;
         let mut progress = Progress {
-            waiting: Vec::new(),
+            take_full,
             active: Memtable::new(),
             last: self.flushed,
-            dropped: BTreeSet::new(),
+            dropped: Drops::new(),
         };
         let mut taken = Vec::new();
         for (n, segment) in segments.iter().enumerate() {
@@ -109,7 +121,6 @@ impl Replay<'_> {
             self.make_durable(segments)?;
         }
         Ok(Replayed {
-            waiting: progress.waiting,
             active: Arc::new(progress.active),
             last: progress.last,
             segments: taken,
@@ -181,7 +192,7 @@ impl Replay<'_> {
         segment: u64,
         bytes: &[u8],
         limit: u64,
-        progress: &mut Progress,
+        progress: &mut Progress<'_>,
     ) -> Result<Option<Stop>> {
         // A segment without a whole header never took a batch: its creation failed or was cut short. Were batches missing, the
         // numbers in the next segment would show it.
@@ -251,7 +262,7 @@ impl Replay<'_> {
         record: &[u8],
         (sequence, count): (u64, u32),
         limit: u64,
-        progress: &mut Progress,
+        progress: &mut Progress<'_>,
     ) -> Result<Option<Stop>> {
         let last = sequence + u64::from(count) - 1;
         if sequence > limit {
@@ -275,16 +286,15 @@ impl Replay<'_> {
             )
         })?;
         progress.last = last;
-        progress.dropped.extend(format::dropped_index(&record));
+        let dropped = format::dropped_index(&record).map(|index| (index, last));
+        progress.dropped.extend(dropped);
         if progress.active.bytes() >= self.memtable_bytes {
             let memtable = Arc::new(std::mem::replace(&mut progress.active, Memtable::new()));
-            progress.waiting.insert(
-                0,
-                Waiting {
-                    memtable,
-                    next_log: segment,
-                },
-            );
+            let full = Waiting {
+                memtable,
+                next_log: segment,
+            };
+            (progress.take_full)(full, &progress.dropped)?;
         }
         Ok(None)
     }

@@ -12,7 +12,7 @@ use crate::{
 };
 use edit::Edit;
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    collections::BTreeMap,
     path::{Path, PathBuf},
     sync::Arc,
 };
@@ -175,7 +175,7 @@ impl Manifest {
     }
 
     /// Whether one of these indices has a name.
-    pub(crate) fn names_any(&self, indices: &BTreeSet<u32>) -> bool {
+    pub(crate) fn names_any(&self, indices: &[u32]) -> bool {
         self.indices.values().any(|id| indices.contains(id))
     }
 

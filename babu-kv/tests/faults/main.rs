@@ -7,5 +7,6 @@ mod drop;
 mod failures;
 mod online;
 mod repair;
+mod replay;
 mod scenario;
 mod stream;
