@@ -64,6 +64,8 @@ impl Core {
                 .at("write", &path)?;
             file.sync_data().at("sync", &path)?;
         }
+        // From here on the folder is not looked at.
+        self.check_open()?;
         let number = self.next_file.load(Relaxed);
         let edit = Edit {
             next_file: Some(number + 1),

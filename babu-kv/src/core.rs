@@ -12,8 +12,8 @@
 //! (`log/spare.rs`). Exceptions are those in which writers could not go on anyway: no spare is there
 //! when the log must go on in another segment, or a sync has failed.
 //!
-//! Order of locks: leadership, `log`, `flushing` or `compacting`, `manifest`, `state`, and inside
-//! `SyncPoint` its own.
+//! Order of locks: leadership, `log`, `flushing`, `compacting`, `manifest`, `state`, and inside
+//! `SyncPoint` its own. Whoever closes the database takes `log` last, when nobody leads any more.
 
 mod rotate;
 
@@ -272,8 +272,10 @@ impl Core {
     }
 
     /// Waits until nobody else writes.
-    pub(crate) fn lead(&self) -> Lead<'_> {
-        self.writers.lead()
+    pub(crate) fn lead(&self) -> Result<Lead<'_>> {
+        let lead = self.writers.lead();
+        self.check_open()?;
+        Ok(lead)
     }
 
     fn write_group(&self, lead: &Lead<'_>, first: Request) -> Result<u64> {
@@ -325,8 +327,12 @@ impl Core {
         Ok((first, others))
     }
 
-    /// Counts a flush or compaction that failed, and tells the listener.
+    /// Counts a flush or compaction that failed, and tells the listener. One that gave way to the
+    /// end of the database did not fail.
     pub(crate) fn count_failure(&self, error: &Error) {
+        if matches!(error, Error::Closed) {
+            return;
+        }
         self.counters.count_failure(error);
         self.events.failed(error);
     }
@@ -335,7 +341,7 @@ impl Core {
     pub(crate) fn flush(&self) -> Result<()> {
         self.check_writable()?;
         {
-            let _lead = self.writers.lead();
+            let _lead = self.lead()?;
             let mut log = self.log.lock();
             if !self.state().active.is_empty() {
                 self.rotate(&mut log)?;
@@ -357,6 +363,9 @@ impl Core {
     /// Makes an edit durable and swaps in the version after it, with further changes of the state.
     pub(crate) fn install(&self, edit: &Edit, change: impl FnOnce(&mut State)) -> Result<()> {
         let mut manifest = self.manifest.lock();
+        if self.released.load(Acquire) {
+            return Err(Error::Closed);
+        }
         let now = self.state().version.clone();
         let version = Arc::new(manifest.commit(&self.tables, &now, edit, &self.next_file)?);
         self.change_state(|state| {
@@ -414,11 +423,15 @@ impl Core {
         }
         // Whoever leads now may have looked before; those who lead later see that it is closed.
         drop(self.writers.lead());
-        let result = self
-            .syncs
-            .wait(self, self.visible())
-            .and_then(|()| self.end_log());
+        let synced = self.syncs.wait(self, self.visible());
+        // What other threads flush or compact comes to an end before the folder is free; whoever
+        // comes later sees that it is closed.
+        let _flushing = self.flushing.lock();
+        let _compacting = self.compacting.lock();
+        let result = synced.and_then(|()| self.end_log());
+        let manifest = self.manifest.lock();
         self.released.store(true, Release);
+        drop(manifest);
         *self.lock.lock() = None;
         result
     }

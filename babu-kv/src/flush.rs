@@ -18,6 +18,7 @@ impl Core {
     /// Flushes the oldest full memtable, if there is one. Its log segments are removed afterwards.
     pub(crate) fn flush_oldest(&self) -> Result<bool> {
         let _one = self.flushing.lock();
+        self.check_open()?;
         let state = self.state();
         let Some(oldest) = state.waiting.last() else {
             return Ok(false);

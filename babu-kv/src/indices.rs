@@ -177,8 +177,7 @@ impl Core {
             count: 1,
             drops: 0,
         };
-        let _lead = self.lead();
-        self.check_open()?;
+        let _lead = self.lead()?;
         let (written, _) = self.write(request, Vec::new())?;
         self.indices.drop(id, written.last());
         Ok(())

@@ -192,6 +192,7 @@ impl Core {
             indices: indices.map(|(name, id)| (*id, name.clone())).collect(),
             ..version.as_edit()
         };
+        self.check_open()?;
         drop(manifest);
         let mut logs = Vec::new();
         for segment in segments {

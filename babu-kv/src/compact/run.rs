@@ -50,6 +50,7 @@ impl Core {
     /// Does the most urgent compaction; `false` when none is due.
     pub(crate) fn compact_once(&self) -> Result<bool> {
         let _one = self.compacting.lock();
+        self.check_open()?;
         let version = self.state().version.clone();
         match pick(&version, &self.options) {
             Some(job) => self.compact(&job, &version, Urgency::Due).map(|()| true),
@@ -61,6 +62,7 @@ impl Core {
     /// one is due.
     pub(crate) fn compact_idle(&self) -> Result<bool> {
         let _one = self.compacting.lock();
+        self.check_open()?;
         let version = self.state().version.clone();
         match pick_idle(&version, &self.options) {
             Some(job) => self.compact(&job, &version, Urgency::Idle).map(|()| true),
@@ -72,6 +74,7 @@ impl Core {
     pub(crate) fn compact_all(&self) -> Result<()> {
         self.flush()?;
         let _one = self.compacting.lock();
+        self.check_open()?;
         let version = self.state().version.clone();
         match Job::everything(&version) {
             Some(job) => self.compact(&job, &version, Urgency::Due),

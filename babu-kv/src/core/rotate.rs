@@ -99,7 +99,7 @@ impl Core {
 
     /// Rotates the memtable unless a full one waits already, so that nobody waits for its flush.
     pub(crate) fn rotate_if_none_waits(&self) -> Result<()> {
-        let _lead = self.writers.lead();
+        let _lead = self.lead()?;
         let mut log = self.log.lock();
         let state = self.state();
         if state.waiting.is_empty() && !state.active.is_empty() {
@@ -163,7 +163,7 @@ impl Core {
     }
 
     fn rotate_log(&self) -> Result<(Closed, u64)> {
-        let _lead = self.writers.lead();
+        let _lead = self.lead()?;
         let mut log = self.log.lock();
         self.make_log_ready(&mut log)?;
         if !log.is_fresh() {

@@ -96,7 +96,7 @@ impl Replay<'_> {
             let path = self.path(*segment);
             let bytes = read_file(self.fs, &path)?;
             let stop = self.read(*segment, &bytes, limits[n], &mut progress)?;
-            self.check_seal(*segment, &bytes, stop.as_ref())?;
+            self.check_seal(*segment, &bytes, stop.as_ref(), limits[n])?;
             let kept = match &stop {
                 Some(Stop::Break(offset, _)) if limits[n] == u64::MAX => kept_bytes(*offset),
                 _ => bytes.len(),
@@ -128,14 +128,21 @@ impl Replay<'_> {
         })
     }
 
-    /// A sealed segment is as it was when it was closed.
-    fn check_seal(&self, segment: u64, bytes: &[u8], stop: Option<&Stop>) -> Result<()> {
+    /// A sealed segment is as it was when it was closed. That may be with a break in it, in what a
+    /// restart made void.
+    fn check_seal(
+        &self,
+        segment: u64,
+        bytes: &[u8],
+        stop: Option<&Stop>,
+        limit: u64,
+    ) -> Result<()> {
         let Some(seal) = self.sealed.get(&segment) else {
             return Ok(());
         };
         let end = seal.bytes.min(bytes.len() as u64);
         let (offset, what) = match stop {
-            Some(Stop::Break(offset, what)) => (*offset as u64, *what),
+            Some(Stop::Break(offset, what)) if limit == u64::MAX => (*offset as u64, *what),
             _ if bytes.len() as u64 != seal.bytes => (end, "the segment had another length"),
             _ if xxh3_64(bytes) != seal.hash => (0, "the segment had other bytes"),
             _ => return Ok(()),

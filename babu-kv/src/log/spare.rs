@@ -49,9 +49,11 @@ impl Spares {
     /// Sees to it that there is one. Waits for the file system.
     pub(crate) fn prepare(&self) -> Result<()> {
         let _making = self.making.lock();
-        if self.shelf.lock().spare.is_some() {
+        let shelf = self.shelf.lock();
+        if shelf.spare.is_some() || shelf.stopped {
             return Ok(());
         }
+        drop(shelf);
         let segment = self.create()?;
         let mut shelf = self.shelf.lock();
         if shelf.stopped {

@@ -87,6 +87,8 @@ pub(crate) struct LogWriter {
     offset: u64,
     /// The hash of them.
     hash: Xxh3,
+    /// It holds a batch that no earlier segment holds.
+    has_own: bool,
     next_sequence: u64,
     /// The current segment cannot be trusted: what is not durable must be repeated in a new one
     /// before anything else is written.
@@ -103,6 +105,7 @@ impl LogWriter {
             segment: None,
             offset: 0,
             hash: Xxh3::new(),
+            has_own: false,
             next_sequence,
             poisoned: false,
             gathered: Vec::new(),
@@ -118,9 +121,10 @@ impl LogWriter {
         self.segment.is_some() && self.offset == 0
     }
 
-    /// The current segment as it is now; `None` when nothing was written to it.
+    /// The current segment as it is now; `None` when no batch of its own is in it. Then all that it
+    /// holds may be durable elsewhere, which does not tell whether the segment is.
     pub(crate) fn seal(&self) -> Option<Seal> {
-        let segment = self.segment.as_ref().filter(|_| self.offset > 0)?;
+        let segment = self.segment.as_ref().filter(|_| self.has_own)?;
         Some(Seal {
             segment: segment.number,
             bytes: self.offset,
@@ -128,11 +132,12 @@ impl LogWriter {
         })
     }
 
-    /// Goes on in another segment. Also gives the one that is left, if something was written to it.
+    /// Goes on in another segment. Also gives the one that is left, if it can be sealed.
     pub(crate) fn rotate(&mut self, spares: &Spares) -> Result<(Arc<Segment>, Option<Seal>)> {
         let segment = spares.take(self.segment.as_ref().map_or(0, |s| s.number))?;
         let left = self.seal();
         self.segment = Some(segment.clone());
+        self.has_own = false;
         self.offset = 0;
         self.hash.reset();
         Ok((segment, left))
@@ -171,6 +176,7 @@ impl LogWriter {
         }
         self.poisoned = false;
         self.segment = Some(segment.clone());
+        self.has_own = false;
         self.offset = start.len() as u64;
         self.hash.reset();
         self.hash.update(&start);
@@ -251,6 +257,7 @@ impl LogWriter {
             self.poisoned = segment.file.set_len(self.offset).is_err();
             return Err(Error::io("write", &segment.path, e));
         }
+        self.has_own = true;
         self.offset += bytes.len() as u64;
         self.hash.update(bytes);
         Ok(())

@@ -3,12 +3,15 @@
 use crate::scenario::{Applied, DIR, INDICES, OnError, content, read_all, scenario, small};
 use babu_kv::{
     Background, Batch, Database, Durability, Error, Options,
-    fs::{Crash, Fault, FaultyFs, Fs, MemoryFs},
+    fs::{Crash, Fault, FaultyFs, Fs, MemoryFs, Open},
 };
 use std::{
     io::ErrorKind,
-    path::Path,
-    sync::{Arc, Mutex},
+    mem,
+    path::{Path, PathBuf},
+    sync::{Arc, Mutex, mpsc},
+    thread,
+    time::Duration,
 };
 
 fn changes_in_scenario() -> u64 {
@@ -395,5 +398,149 @@ fn after_a_flush_that_left_nothing_the_database_survives_power_loss() {
         let reopened = Database::open(Path::new(DIR), options);
         let reopened = reopened.unwrap_or_else(|error| panic!("round {round}: {error}"));
         assert_eq!(reopened.get(&index, b"key").unwrap(), None);
+    }
+}
+
+/// The disk forgot what it could not sync, and the machine stopped after the log had gone on in
+/// another segment. What is left of the first one is in order, as often as it is looked at.
+#[test]
+fn a_segment_that_breaks_off_where_the_next_one_repeats_it_stays_good() {
+    let memory = MemoryFs::new();
+    let faulty = FaultyFs::new(Arc::new(memory.clone()));
+    let options = Options::simulated(Arc::new(faulty.clone()));
+    let database = Database::open(Path::new(DIR), options).unwrap();
+    let index = database.index("index").unwrap();
+    let put = |n: u32| {
+        let mut batch = Batch::new();
+        batch.put(&index, &n.to_be_bytes(), b"value");
+        database.commit(batch).unwrap()
+    };
+    put(0).wait_durable().unwrap();
+    let ticket = put(1);
+    faulty.arm(Some(Fault {
+        at: 0,
+        count: 1,
+        kind: ErrorKind::Other,
+        changes_only: true,
+    }));
+    ticket.wait_durable().unwrap();
+    // A page of the first segment that has never reached the disk.
+    let image = memory.crash(Crash::Lost);
+    let path = first_segment(&image);
+    let file = image.open(&path, Open::Write).unwrap();
+    file.write_at(&[0; 60], file.len().unwrap()).unwrap();
+    file.sync_data().unwrap();
+    let options = Options::simulated(Arc::new(image));
+    for n in 0..3 {
+        let database = Database::open(Path::new(DIR), options.clone()).unwrap();
+        let index = database.index("index").unwrap();
+        assert_eq!(database.prefix(&index, b"").count(), 2, "{n}");
+        let copy = format!("/copy{n}");
+        database.checkpoint(Path::new(&copy)).unwrap();
+        let copied = Database::open(Path::new(&copy), options.clone()).unwrap();
+        assert_eq!(copied.prefix(&index, b"").count(), 2, "{n}");
+        database.close().unwrap();
+    }
+}
+
+fn first_segment(fs: &MemoryFs) -> PathBuf {
+    let names = fs.list(Path::new(DIR)).unwrap();
+    let mut segments: Vec<_> = names.iter().filter(|n| n.ends_with(".log")).collect();
+    segments.sort();
+    // The first has what was durable in it; those after it repeat the rest.
+    let held = segments.into_iter().map(|name| Path::new(DIR).join(name));
+    held.into_iter()
+        .find(|path| fs.file_len(path).unwrap() > 24)
+        .unwrap()
+}
+
+/// Whoever closes a database waits for the flush of another thread. Otherwise that would end in a
+/// folder that belongs to somebody else by then.
+#[test]
+fn a_flush_beside_the_close_is_over_when_the_folder_is_free() {
+    let memory = MemoryFs::new();
+    let faulty = FaultyFs::new(Arc::new(memory.clone()));
+    let database =
+        Database::open(Path::new(DIR), Options::simulated(Arc::new(faulty.clone()))).unwrap();
+    let index = database.index("index").unwrap();
+    let put = |database: &Database, n: u32| {
+        let mut batch = Batch::new();
+        batch.put(&index, &n.to_be_bytes(), b"value");
+        database.write(batch, Durability::Synced).unwrap();
+    };
+    put(&database, 0);
+    let (closed, has_closed) = mpsc::channel();
+    let has_closed = Mutex::new(has_closed);
+    let closing = Mutex::new(Some((database.clone(), closed)));
+    let again = Options::simulated(Arc::new(memory.clone()));
+    faulty.after_sync(move || {
+        let Some((database, closed)) = closing.lock().unwrap().take() else {
+            return;
+        };
+        let again = again.clone();
+        thread::spawn(move || {
+            database.close().unwrap();
+            let next = Database::open(Path::new(DIR), again).unwrap();
+            let index = next.index("other").unwrap();
+            let mut batch = Batch::new();
+            batch.put(&index, b"key", b"value");
+            next.write(batch, Durability::Synced).unwrap();
+            next.flush().unwrap();
+            closed.send(next).unwrap();
+        });
+        // Long enough for a close that does not wait. One that waits goes on when this returns.
+        let waited = has_closed.lock().unwrap();
+        if let Ok(next) = waited.recv_timeout(Duration::from_millis(300)) {
+            mem::forget(next);
+        }
+    });
+    database.flush().unwrap();
+    drop(faulty);
+    let image = memory.crash(Crash::Kept);
+    let found = Database::open(Path::new(DIR), Options::simulated(Arc::new(image))).unwrap();
+    let names: Vec<_> = found
+        .indices()
+        .iter()
+        .map(|i| i.name().to_string())
+        .collect();
+    assert!(names.contains(&"index".into()));
+    assert!(found.get(&index, &0u32.to_be_bytes()).unwrap().is_some());
+    found.verify().unwrap();
+}
+
+/// The segment that the log went on in took no batch, and nobody synced it.
+#[test]
+fn nothing_says_that_a_segment_is_durable_that_was_never_synced() {
+    let memory = MemoryFs::new();
+    let faulty = FaultyFs::new(Arc::new(memory.clone()));
+    let options = Options::simulated(Arc::new(faulty.clone()));
+    let database = Database::open(Path::new(DIR), options).unwrap();
+    let index = database.index("index").unwrap();
+    let put = |key: &[u8]| {
+        let mut batch = Batch::new();
+        batch.put(&index, key, b"value");
+        database.write(batch, Durability::Synced)
+    };
+    let fail = |at, count| {
+        faulty.arm(Some(Fault {
+            at,
+            count,
+            kind: ErrorKind::StorageFull,
+            changes_only: true,
+        }));
+    };
+    put(b"before").unwrap();
+    // The write, and the truncation that would take it back; then the write to the next segment,
+    // after its creation and its first record.
+    fail(0, 2);
+    put(b"failed").unwrap_err();
+    fail(2, 1);
+    put(b"failed too").unwrap_err();
+    faulty.arm(None);
+    database.close().unwrap();
+    for crash in Crash::ALL {
+        let options = Options::simulated(Arc::new(memory.crash(crash)));
+        let database = Database::open(Path::new(DIR), options).unwrap();
+        assert_eq!(database.prefix(&index, b"").count(), 1);
     }
 }
