@@ -82,7 +82,8 @@ struct Run {
     database: Database,
     indices: Indices,
     model: Model,
-    snapshots: Vec<(Snapshot, Model)>,
+    /// With the handles of their time: an index may have been dropped since.
+    snapshots: Vec<(Snapshot, Indices, Model)>,
     held: Vec<Held>,
     backups: Vec<(u64, Model)>,
 }
@@ -158,14 +159,64 @@ impl Run {
         expect_walk(iter, rest, turns >> 3);
     }
 
+    /// Lists a prefix of any length, and goes on listing from another place.
+    fn prefix(&self, i: usize, key_of: &[u8], length: usize, to: u8) {
+        let prefix = &key_of[..length.min(key_of.len())];
+        let of_prefix = self.model[i].iter().filter(|(k, _)| k.starts_with(prefix));
+        let expected: Vec<_> = of_prefix.map(|(k, v)| (k.clone(), v.clone())).collect();
+        for turns in [0, 0b1101, u64::MAX] {
+            let iter = self.database.prefix(&self.indices[i], prefix);
+            expect_walk(iter, expected.clone().into_iter(), turns);
+        }
+        let mut iter = self.database.prefix(&self.indices[i], prefix);
+        iter.seek(&key(to));
+        let rest = expected.into_iter().filter(|(k, _)| *k >= key(to));
+        expect_walk(iter, rest, 0);
+    }
+
+    fn multi_get(&self, asked: &[(usize, u8)]) {
+        let asked: Vec<_> = asked.iter().map(|(i, n)| (*i, key(*n))).collect();
+        let keys: Vec<(&Index, &[u8])> = asked
+            .iter()
+            .map(|(i, k)| (&self.indices[*i], &k[..]))
+            .collect();
+        let found = self.database.multi_get(&keys).unwrap();
+        let found: Vec<_> = found.iter().map(|value| value.as_deref()).collect();
+        let expected = asked
+            .iter()
+            .map(|(i, k)| self.model[*i].get(k).map(Vec::as_slice));
+        assert_eq!(found, expected.collect::<Vec<_>>());
+    }
+
+    /// Drops an index and creates another one of its name, which may declare other prefixes.
+    fn drop_index(&mut self, i: usize, prefix_bytes: u8) {
+        let old = self.indices[i].clone();
+        assert!(self.database.drop_index(NAMES[i]).unwrap());
+        assert!(!self.database.drop_index(NAMES[i]).unwrap());
+        let new = IndexOptions { prefix_bytes };
+        self.indices[i] = self.database.index_with(NAMES[i], new).unwrap();
+        for key in self.model[i].keys() {
+            assert!(self.database.get(&old, key).unwrap().is_none());
+        }
+        assert!(self.database.prefix(&old, b"").next().is_none());
+        let other = &self.indices[(i + 1) % NAMES.len()];
+        let mut batch = Batch::new();
+        batch.put(other, b"of a batch that is refused", b"");
+        batch.put(&old, b"", b"");
+        let refused = self.database.commit(batch).map(|_| ());
+        assert!(matches!(refused, Err(Error::InvalidArgument { .. })));
+        self.model[i].clear();
+        self.expect_now();
+    }
+
     fn expect_now(&self) {
         expect_all(&self.database.snapshot(), &self.indices, &self.model);
     }
 
     /// What others hold is still as it was.
     fn expect_kept(&mut self) {
-        for (snapshot, model) in self.snapshots.drain(..) {
-            expect_all(&snapshot, &self.indices, &model);
+        for (snapshot, indices, model) in self.snapshots.drain(..) {
+            expect_all(&snapshot, &indices, &model);
         }
         for mut held in self.held.drain(..) {
             held.advance(u8::MAX, 0b0110_0101);
@@ -204,29 +255,25 @@ impl Run {
             }
             Step::Snapshot => {
                 let snapshot = self.database.snapshot();
-                self.snapshots.push((snapshot, self.model.clone()));
+                let indices = self.indices.clone();
+                self.snapshots.push((snapshot, indices, self.model.clone()));
             }
             Step::DropSnapshot(n) if !self.snapshots.is_empty() => {
                 drop(self.snapshots.remove(some(n, self.snapshots.len())));
             }
             Step::CheckSnapshot(n, k) if !self.snapshots.is_empty() => {
-                let (snapshot, model) = &self.snapshots[some(n, self.snapshots.len())];
-                expect_all(snapshot, &self.indices, model);
-                let got = snapshot.get(&self.indices[0], &key(k)).unwrap();
+                let (snapshot, indices, model) = &self.snapshots[some(n, self.snapshots.len())];
+                expect_all(snapshot, indices, model);
+                let got = snapshot.get(&indices[0], &key(k)).unwrap();
                 let want = model[0].get(&key(k));
                 assert_eq!(got.as_deref(), want.map(Vec::as_slice));
             }
             Step::DropSnapshot(_) | Step::CheckSnapshot(..) => {}
             Step::Walk(i, a, b, turns) => self.walk(i, a, b, turns),
-            Step::Prefix(i, k) => {
-                let prefix = &key(k)[..1];
-                let of_prefix = self.model[i].iter().filter(|(k, _)| k.starts_with(prefix));
-                let expected: Vec<_> = of_prefix.map(|(k, v)| (k.clone(), v.clone())).collect();
-                for turns in [0, 0b1101] {
-                    let iter = self.database.prefix(&self.indices[i], prefix);
-                    expect_walk(iter, expected.clone().into_iter(), turns);
-                }
-            }
+            Step::Prefix(i, k, length, to) => self.prefix(i, &key(k), length, to),
+            Step::MultiGet(asked) => self.multi_get(&asked),
+            Step::DropIndex(i, prefix_bytes) => self.drop_index(i, prefix_bytes),
+            Step::Settle => self.database.settle().unwrap(),
             Step::Hold(i, a, b, kind) => {
                 let snapshot = self.database.snapshot();
                 let held = Held::open(&snapshot, &self.indices, &self.model, (i, a, b, kind));

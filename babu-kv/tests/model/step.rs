@@ -22,7 +22,12 @@ pub enum Step {
     CheckSnapshot(u8, u8),
     /// Opens an iterator over a range and walks it to its end.
     Walk(usize, u8, u8, u64),
-    Prefix(usize, u8),
+    /// Lists a prefix of this length of a key, and then from another key on.
+    Prefix(usize, u8, usize, u8),
+    MultiGet(Vec<(usize, u8)>),
+    /// Drops an index and creates it again with prefixes of this length.
+    DropIndex(usize, u8),
+    Settle,
     /// Opens an iterator over a range and keeps it.
     Hold(usize, u8, u8, u8),
     /// Walks a kept iterator for a few steps in turns.
@@ -72,7 +77,10 @@ pub fn step() -> impl Strategy<Value = Step> {
         1 => any::<u8>().prop_map(Step::DropSnapshot),
         4 => (any::<u8>(), any::<u8>()).prop_map(|(n, k)| Step::CheckSnapshot(n, k)),
         6 => (range.clone(), any::<u64>()).prop_map(|((i, a, b), turns)| Step::Walk(i, a, b, turns)),
-        3 => (index, any::<u8>()).prop_map(|(i, k)| Step::Prefix(i, k)),
+        6 => (index.clone(), any::<u8>(), 0..5usize, any::<u8>()).prop_map(|(i, k, length, to)| Step::Prefix(i, k, length, to)),
+        4 => proptest::collection::vec((index.clone(), any::<u8>()), 0..20).prop_map(Step::MultiGet),
+        2 => (index, 0..4u8).prop_map(|(i, prefix_bytes)| Step::DropIndex(i, prefix_bytes)),
+        1 => Just(Step::Settle),
         3 => (range, any::<u8>()).prop_map(|((i, a, b), kind)| Step::Hold(i, a, b, kind)),
         12 => (any::<u8>(), 1..20u8, any::<u64>()).prop_map(|(n, steps, turns)| Step::Advance(n, steps, turns)),
         6 => (any::<u8>(), any::<u8>()).prop_map(|(n, k)| Step::Seek(n, k)),

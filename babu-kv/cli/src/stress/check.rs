@@ -5,12 +5,16 @@ use crate::{
     expected::{Expected, INDICES, Id, Place, Slot, THREADS, places},
 };
 use anyhow::{Context, Result, bail, ensure};
-use babu_kv::{Database, Index, Options, Snapshot, backup, fs::RealFs};
+use babu_kv::{Database, Index, IndexOptions, Options, Snapshot, backup, fs::RealFs};
 use std::{collections::BTreeMap, path::Path};
 
 /// The indices, in the order of their places.
 pub fn indices(database: &Database) -> Result<Vec<Index>> {
-    let index = |n| Ok(database.index(&format!("index {n}"))?);
+    // Keys begin with the number of a thread: prefixes of none, of just that, and of more.
+    let index = |n| {
+        let options = IndexOptions { prefix_bytes: n };
+        Ok(database.index_with(&format!("index {n}"), options)?)
+    };
     (0..INDICES).map(index).collect()
 }
 
@@ -63,6 +67,7 @@ pub fn run(places_of_run: &Places, options: Options) -> Result<u64> {
     let changes = snapshot.sequence();
     drop(snapshot);
     backups(&places_of_run.backups)?;
+    database.settle().context("settle")?;
     database.verify().context("verify")?;
     database.close().context("close")?;
     Ok(changes)

@@ -6,7 +6,9 @@ use crate::{
     expected::{Expected, INDICES, Id, KEYS, NUMBER_MAX, Place, Slot, THREADS, places},
 };
 use anyhow::{Result, bail, ensure};
-use babu_kv::{Background, Batch, Database, Durability, Index, Options, backup, fs::RealFs};
+use babu_kv::{
+    Background, Batch, Database, Durability, Index, IndexOptions, Options, backup, fs::RealFs,
+};
 use rand::{Rng, SeedableRng, rngs::StdRng};
 use std::{
     collections::BTreeMap,
@@ -83,13 +85,15 @@ impl<'a> Writer<'a> {
         loop {
             match self.random.random_range(0..1_000) {
                 0..700 => self.change()?,
-                700..900 => self.read_one()?,
+                700..850 => self.read_one()?,
+                850..900 => self.read_several()?,
                 900..970 => self.read_all()?,
                 970..980 => self.database.sync()?,
                 980..990 => self.database.flush()?,
                 990..993 => self.database.compact()?,
                 993 if self.thread == 0 => self.checkpoint()?,
                 994 if self.thread == 0 => self.backup()?,
+                995..997 if self.thread == 0 => self.drop_index()?,
                 _ => {}
             }
         }
@@ -157,6 +161,60 @@ impl<'a> Writer<'a> {
         if found.as_deref() != id.value().as_deref() {
             bail!("{place:?} should be {id:?} and is {found:?}");
         }
+        Ok(())
+    }
+
+    fn read_several(&mut self) -> Result<()> {
+        let asked: Vec<_> = (0..self.random.random_range(0..30))
+            .map(|_| self.place())
+            .map(|place| (place, place.bytes()))
+            .collect();
+        let keys: Vec<(&Index, &[u8])> = asked
+            .iter()
+            .map(|(place, bytes)| (&self.indices[usize::from(place.index)], &bytes[..]))
+            .collect();
+        let found = self.database.multi_get(&keys)?;
+        ensure!(found.len() == keys.len(), "{} values", found.len());
+        for ((place, _), found) in asked.iter().zip(&found) {
+            let id = self.model[place];
+            if found.as_deref() != id.value().as_deref() {
+                bail!("{place:?} should be {id:?} and is {found:?} among several");
+            }
+        }
+        Ok(())
+    }
+
+    /// An index of this thread alone comes and goes, also where a kill finds it half way.
+    fn drop_index(&mut self) -> Result<()> {
+        let index = self
+            .database
+            .index_with("passing", IndexOptions { prefix_bytes: 1 })?;
+        let snapshot = self.database.snapshot();
+        let left = check::entries(&snapshot, &index, b"", false)?;
+        drop(snapshot);
+        // Keys were written in order, so that any that is missing was dropped without the others.
+        ensure!(
+            left.iter()
+                .zip(0u8..)
+                .all(|((key, _), n)| key[..] == [n; 20]),
+            "an index was dropped in parts"
+        );
+        let keys = self.random.random_range(1..200u8);
+        for key in 0..keys {
+            let mut batch = Batch::new();
+            batch.put(&index, &[key; 20], &[key; 300]);
+            self.database.write(batch, Durability::Buffered)?;
+        }
+        let there = self.database.prefix(&index, b"").count();
+        ensure!(there >= usize::from(keys), "{there} of {keys} passing keys");
+        self.database.drop_index("passing")?;
+        let left = self.database.prefix(&index, b"").count();
+        let again = self.database.index("passing")?;
+        let left = left + self.database.prefix(&again, b"").count();
+        ensure!(
+            left == 0,
+            "{left} keys are left of an index that was dropped"
+        );
         Ok(())
     }
 
