@@ -4,6 +4,13 @@
 //! write; those that come meanwhile queue up. The leader hands over to the first in the queue, who
 //! takes all the others with it into one write. No thread stands in between, and no lock is held
 //! while the leader works: leadership is a flag in the queue.
+//!
+//! The leader also puts the batches of the group into the memtable, rather than wake each follower
+//! to put in its own. Of the time on the processor of a thread that writes small batches (two puts,
+//! 200 bytes), half goes to the kernel for the log and a seventh at most to the memtable, comparing
+//! keys included: that is all that followers could take off the leader, for a list that many threads
+//! change and one more wake-up before a group becomes visible. With one writer at a time the list
+//! needs no retries, and whatever has a number up to the visible one is there.
 
 use crate::{
     error::{Error, Result},

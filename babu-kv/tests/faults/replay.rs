@@ -2,7 +2,7 @@
 
 use crate::scenario::{DIR, INDICES, batch, content, read_all, small};
 use babu_kv::{
-    Batch, Database, Durability, Error, Options,
+    Batch, Compression, Database, Durability, Error, Options,
     fs::{Crash, Fault, FaultyFs, Fs, MemoryFs},
 };
 use std::{io::ErrorKind, path::Path, sync::Arc};
@@ -51,8 +51,8 @@ fn reader(fs: Arc<dyn Fs>) -> Options {
 
 fn expect_all(database: &Database) {
     assert_eq!(read_all(database).unwrap(), content(0..ROUNDS));
-    let index = database.index("dropped").unwrap();
-    assert_eq!(database.prefix(&index, b"").count(), 0);
+    let names = database.indices();
+    assert!(names.iter().all(|index| index.name() != "dropped"));
 }
 
 fn write(database: &Database) -> Result<(), Error> {
@@ -82,6 +82,31 @@ fn a_log_larger_than_the_memtables_is_flushed_as_it_is_read() {
     let index = database.index(INDICES[0]).unwrap();
     assert!(database.get(&index, b"after").unwrap().is_some());
     database.verify().unwrap();
+}
+
+#[test]
+fn open_reads_no_table() {
+    let faulty = FaultyFs::new(Arc::new(MemoryFs::new()));
+    let options = Options {
+        compression: Compression::None,
+        ..reader(Arc::new(faulty.clone()))
+    };
+    let database = Database::open(path(), options.clone()).unwrap();
+    let index = database.index(INDICES[0]).unwrap();
+    for n in 0..1000u32 {
+        let mut batch = Batch::new();
+        batch.put(&index, &n.to_be_bytes(), &n.to_be_bytes().repeat(50));
+        database.commit(batch).unwrap();
+    }
+    database.compact().unwrap();
+    database.close().unwrap();
+    faulty.arm(None);
+    let database = Database::open(path(), options).unwrap();
+    let calls = faulty.calls();
+    let levels = database.stats().levels;
+    let tables: usize = levels.iter().map(|level| level.tables).sum();
+    assert!(calls < tables as u64, "{calls} calls for {tables} tables");
+    assert_eq!(database.stats().open_tables, 0);
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use crate::{corpus, manifest};
 use babu_kv::{
-    Batch, Compression, Database, Durability, Error, Index,
+    Batch, Compression, Database, Durability, Error, Index, backup,
     fs::{Crash, MemoryFs},
 };
 use std::path::Path;
@@ -84,6 +84,23 @@ fn sequence_numbers_beyond_32_bits_are_like_others() {
     database.close().unwrap();
     let (database, index) = open(&fs);
     expect(&database, &index, 40);
+    expect_copies(&fs, &database);
+}
+
+/// Checkpoint and restored backup go on where the database is.
+fn expect_copies(fs: &MemoryFs, database: &Database) {
+    let [copy, backups, restored] = ["/copy", "/backups", "/restored"].map(Path::new);
+    database.checkpoint(copy).unwrap();
+    let number = database.backup(backups).unwrap().number;
+    backup::restore(fs, backups, number, restored).unwrap();
+    for dir in [copy, restored] {
+        let options = corpus::options(fs, Compression::Lz4);
+        let copy = Database::open(dir, options).unwrap();
+        let index = copy.index("index").unwrap();
+        expect(&copy, &index, 40);
+        let sequence = put(&copy, &index, 0, b"new").unwrap();
+        assert_eq!(sequence, database.stats().sequence_visible + 1);
+    }
 }
 
 #[test]
