@@ -238,7 +238,9 @@ impl Database {
     /// [`Snapshot::multi_get`].
     pub fn multi_get(&self, keys: &[(&Index, &[u8])]) -> Result<Vec<Option<Value>>> {
         self.core().check_open()?;
-        self.snapshot().multi_get(keys)
+        let keys = keys.iter().map(|(index, key)| (index.id, *key));
+        let (state, sequence) = self.core().now();
+        self.observe(state.multi_get(keys, sequence))
     }
 
     /// All indices as they are now.

@@ -63,7 +63,7 @@ pub struct Stats {
     Counter cache_hits: u64,
     /// Blocks that were not found in the cache.
     Counter cache_misses: u64,
-    /// Bytes of indices and filters of open tables.
+    /// Bytes of indices, filters and dictionaries of open tables.
     Gauge index_bytes: usize,
     /// Tables that are open.
     Gauge open_tables: usize,

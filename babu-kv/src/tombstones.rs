@@ -75,6 +75,18 @@ impl Tombstones {
             .map_or(0, |(_, fragment)| fragment.newest(at_most))
     }
 
+    /// The range around `key` in which the same tombstones cover all keys, and the highest of their
+    /// sequence numbers.
+    pub(crate) fn around(&self, key: &[u8]) -> Option<RangeTombstone> {
+        let up_to = (Unbounded, Included(key));
+        let (from, fragment) = self.fragments.range::<[u8], _>(up_to).next_back()?;
+        (key < fragment.to.as_slice()).then(|| RangeTombstone {
+            from: from.clone(),
+            to: fragment.to.clone(),
+            sequence: fragment.newest(u64::MAX),
+        })
+    }
+
     /// The fragments that share keys with `range`, in order, each with its highest sequence number
     /// up to `at_most`.
     pub(crate) fn within<'a>(

@@ -425,3 +425,48 @@ fn closing_does_not_wait_for_idle_work() {
     assert_eq!(database.prefix(&index, b"").count(), 4001);
     database.write(Batch::new(), Durability::Synced).unwrap();
 }
+
+/// What was in tables, and what came after it.
+#[test]
+fn a_scan_over_what_a_range_deleted_reads_few_blocks() {
+    let fs: Arc<dyn Fs> = Arc::new(MemoryFs::new());
+    let options = Options {
+        table_bytes: 1 << 20,
+        ..options(fs)
+    };
+    let database = Database::open(Path::new(DIR), options).unwrap();
+    let index = database.index("files").unwrap();
+    for n in 0..20_000 {
+        put(&database, &index, &key(1, n));
+        if n % 1000 == 0 {
+            put(&database, &index, &key(0, n));
+            put(&database, &index, &key(2, n));
+        }
+    }
+    database.flush().unwrap();
+    database.compact().unwrap();
+    let before = database.snapshot();
+    let mut batch = Batch::new();
+    batch.delete_range(&index, &1u32.to_be_bytes(), &2u32.to_be_bytes());
+    database.commit(batch).unwrap();
+    for n in 0..10 {
+        put(&database, &index, &key(1, n * 100));
+    }
+    let looks = || {
+        let stats = database.stats();
+        stats.cache_hits + stats.cache_misses
+    };
+    let expected: Vec<_> = (before.prefix(&index, b""))
+        .map(|entry| entry.unwrap().0.to_vec())
+        .filter(|k| k[3] != 1 || (0..10).any(|n| *k == key(1, n * 100)))
+        .collect();
+    assert_eq!(expected.len(), 50);
+    let start = looks();
+    let forward = database.prefix(&index, b"").map(|e| e.unwrap().0.to_vec());
+    assert!(forward.eq(expected.iter().cloned()));
+    let back = database.prefix(&index, b"").rev();
+    let back = back.map(|entry| entry.unwrap().0.to_vec());
+    assert!(back.eq(expected.iter().rev().cloned()));
+    let read = looks() - start;
+    assert!(read < 400, "{read} blocks");
+}

@@ -1,6 +1,6 @@
 //! A cursor over tables that follow one another without overlap.
 
-use super::{Cursor, Entry};
+use super::{Cursor, Entry, merge::Direction};
 use crate::{
     error::Result,
     slice::Value,
@@ -36,6 +36,23 @@ impl LevelCursor {
                 .map(|table| TableCursor::new(table.clone(), self.keep));
         }
         self.cursor.as_mut()
+    }
+
+    /// Goes on towards `end` over what is in the current table, when none of it is newer than
+    /// `sequence`.
+    pub(super) fn pass(&mut self, end: &[u8], sequence: u64, direction: Direction) -> Result<()> {
+        let Some(table) = self.tables.get(self.at) else {
+            return Ok(());
+        };
+        let is_ahead = |e: Entry<'_>| direction.order(e.key, end).is_lt();
+        if table.meta.sequence_max > sequence || !self.entry().is_some_and(is_ahead) {
+            return Ok(());
+        }
+        let meta = &table.clone().meta;
+        match direction {
+            Direction::Forward => self.seek(end.min(&meta.to)),
+            Direction::Back => self.seek_back(Some(end.max(&meta.from))),
+        }
     }
 
     fn is_past(&self) -> bool {

@@ -12,6 +12,9 @@ use crate::{
 };
 use std::cmp::Ordering;
 
+/// Entries that a range tombstone deletes to step over before looking for its end is cheaper.
+const COVERED_STEPS_MAX: usize = 16;
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Direction {
     Forward,
@@ -20,7 +23,7 @@ pub(crate) enum Direction {
 
 impl Direction {
     /// `Less` when `a` is met before `b`.
-    fn order(self, a: &[u8], b: &[u8]) -> Ordering {
+    pub(crate) fn order(self, a: &[u8], b: &[u8]) -> Ordering {
         match self {
             Direction::Forward => a.cmp(b),
             Direction::Back => b.cmp(a),
@@ -222,8 +225,34 @@ impl Merge {
         !self.tombstones.is_empty() && self.tombstones.covering(self.key(), u64::MAX) > sequence
     }
 
+    /// Leaves out what a range tombstone deletes around the key that was given last, as far as
+    /// `limit`, where a source knows that nothing in it is newer.
+    fn pass_covered(&mut self, limit: Limit<'_>) -> Result<()> {
+        let Some(covered) = self.tombstones.around(self.key()) else {
+            return Ok(());
+        };
+        let far_end = match self.direction {
+            Direction::Forward => covered.to.as_slice(),
+            Direction::Back => covered.from.as_slice(),
+        };
+        let end = match limit {
+            Limit::Inside(end) | Limit::Outside(end)
+                if self.direction.order(end, far_end).is_lt() =>
+            {
+                end
+            }
+            _ => far_end,
+        };
+        self.leave()?;
+        for source in &mut self.sources {
+            source.pass(end, covered.sequence, self.direction)?;
+        }
+        Ok(())
+    }
+
     /// Goes to the next key inside `limit` that has a value; false when there is none.
     pub(crate) fn next_live(&mut self, limit: Limit<'_>) -> Result<bool> {
+        let mut covered = 0;
         while let Some(n) = self.pick(limit)? {
             self.current = Some(n);
             let (newer, older) = self.sources.split_at_mut(n);
@@ -233,8 +262,15 @@ impl Merge {
             let sequence = entry.sequence;
             let is_live =
                 entry.kind == Kind::Put && !newer.iter_mut().any(|source| source.hides(entry.key));
-            if is_live && !self.is_covered(sequence) {
+            if !is_live {
+                continue;
+            }
+            if !self.is_covered(sequence) {
                 return Ok(true);
+            }
+            covered += 1;
+            if covered % COVERED_STEPS_MAX == 0 {
+                self.pass_covered(limit)?;
             }
         }
         Ok(false)

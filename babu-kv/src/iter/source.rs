@@ -44,6 +44,19 @@ impl Source {
         }
     }
 
+    /// Goes on towards `end` over entries that are not newer than `sequence`, as far as it knows
+    /// without looking at each.
+    pub(super) fn pass(&mut self, end: &[u8], sequence: u64, direction: Direction) -> Result<()> {
+        match self {
+            Source::Memtable(cursor) => {
+                cursor.pass(end, sequence);
+                Ok(())
+            }
+            Source::Table(cursor) => cursor.pass(end, sequence, direction),
+            Source::Level(cursor) => cursor.pass(end, sequence, direction),
+        }
+    }
+
     pub(super) fn advance(&mut self, direction: Direction) -> Result<()> {
         match direction {
             Direction::Forward => self.next(),

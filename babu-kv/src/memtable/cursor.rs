@@ -260,6 +260,30 @@ impl MemtableCursor {
         }
     }
 
+    /// Goes on over buckets before `end` in which nothing is newer than `sequence`, which is not
+    /// newer than what the cursor shows.
+    pub(crate) fn pass(&mut self, end: &[u8], sequence: u64) {
+        while let Some(edge) = self
+            .edge
+            .filter(|edge| self.at.is_some() && !edge.is_head())
+        {
+            let (bucket, is_inside) = match self.back {
+                true => (Some(edge), edge.key() >= end),
+                false => (edge.bucket_before(), edge.key() <= end),
+            };
+            if !is_inside || !bucket.is_some_and(|bucket| bucket.is_unchanged_after(sequence)) {
+                return;
+            }
+            if self.back && self.at == Some(edge) && !self.dead {
+                // It is the newest entry of its key.
+                self.leave_key_back();
+                self.settle_back();
+            } else {
+                self.skip();
+            }
+        }
+    }
+
     /// Whether an entry of `key`, which must lie where nothing is live, deletes what older sources
     /// have. Asked for keys in the order of the walk.
     pub(crate) fn hides(&mut self, key: &[u8]) -> bool {

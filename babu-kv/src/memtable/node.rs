@@ -284,6 +284,12 @@ impl<'a> Node<'a> {
         summary.live.load(Acquire) == 0 && summary.changed.load(Relaxed) <= sequence
     }
 
+    /// Whether the bucket that this node begins, up to an end that was asked for before, has only
+    /// entries that are not newer than `sequence`.
+    pub fn is_unchanged_after(self, sequence: u64) -> bool {
+        self.summary().changed.load(Relaxed) <= sequence
+    }
+
     /// Brings the nodes of the bucket that this node begins into the processor's cache. Each node
     /// says where the next is, so that a walk waits for memory at each step; here several walks,
     /// from the nodes one level below, wait together.

@@ -78,7 +78,7 @@ fn history(random: &mut StdRng) -> (Arc<State>, Vec<(u64, Model)>) {
         for _ in 0..random.random_range(1..1500) {
             sequence += 1;
             let name = key(random.random_range(0..keys));
-            if random.random_bool(0.001) {
+            if random.random_bool(0.003) {
                 let end = key(random.random_range(0..keys));
                 let (from, to) = (name.min(end), name.max(end));
                 model.retain(|k, _| k.as_slice() < &from[..] || k.as_slice() >= &to[..]);
@@ -401,5 +401,56 @@ fn the_list_is_whole_wherever_one_inserts() {
             memtable.apply(&record.into(), sequence, 1).unwrap();
         }
         check_structure(&memtable.list);
+    }
+}
+
+#[test]
+fn a_scan_over_what_a_range_deleted_takes_a_step_for_each_bucket() {
+    const FILES: u64 = 100_000;
+    let memtable = Arc::new(Memtable::new());
+    for n in 0..FILES {
+        apply(&memtable, n + 1, Change::Put(&key(n), b"x"));
+    }
+    apply(&memtable, FILES + 1, Change::DeleteRange(&[0], &[0xff; 9]));
+    for n in 0..100 {
+        apply(&memtable, FILES + 2 + n, Change::Put(&key(n * 7), b"y"));
+    }
+    let state = state(&[memtable]);
+    for direction in [Direction::Forward, Direction::Back] {
+        assert_eq!(walk(&state, direction, FILES).0, FILES as usize);
+        let (live, steps) = walk(&state, direction, FILES + 101);
+        assert_eq!(live, 100);
+        assert!(steps < 20_000, "{steps} steps {direction:?}");
+    }
+}
+
+/// Buckets are passed whose first key has a newer entry in the bucket before.
+#[test]
+fn what_came_after_a_range_tombstone_is_found_beside_what_is_passed() {
+    const FILES: u64 = 2_000;
+    let memtables = [Arc::new(Memtable::new()), Arc::new(Memtable::new())];
+    let name = |n: u64, kind: u8| [n.to_be_bytes().as_slice(), &[kind]].concat();
+    for n in 0..FILES {
+        apply(&memtables[1], n + 1, Change::Put(&name(n, 1), b"x"));
+        apply(&memtables[0], FILES + n + 1, Change::Delete(&name(n, 0)));
+    }
+    let range = Change::DeleteRange(&[0], &[0xff; 9]);
+    apply(&memtables[0], 2 * FILES + 1, range);
+    let buckets = successors(memtables[0].list.head().bucket_end(), |b| b.bucket_end());
+    let firsts: Vec<_> = buckets.step_by(2).map(|b| b.key()[4..].to_vec()).collect();
+    let mut now = 2 * FILES + 1;
+    for first in &firsts {
+        now += 1;
+        apply(&memtables[0], now, Change::Put(first, b"y"));
+    }
+    let state = state(&memtables);
+    for n in 0..FILES {
+        let to = name(n, 0);
+        let range = Range::new(1, Bound::Unbounded, Bound::Excluded(&to));
+        let mut merge = state.merge(&range, now, Direction::Back).unwrap();
+        let expected = firsts.iter().rfind(|first| **first < to);
+        let found = merge.next_live(Limit::Inside(&range.from)).unwrap();
+        assert_eq!(found, expected.is_some());
+        assert!(expected.is_none_or(|first| merge.key()[4..] == *first.as_slice()));
     }
 }

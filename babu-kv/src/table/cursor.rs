@@ -8,7 +8,7 @@ use super::{
 };
 use crate::{
     error::Result,
-    iter::{Cursor, Entry},
+    iter::{Cursor, Entry, merge::Direction},
     slice::Value,
 };
 use std::sync::Arc;
@@ -82,6 +82,20 @@ impl TableCursor {
             self.found(step.and_then(is_not_empty))?;
         }
         Ok(())
+    }
+}
+
+impl TableCursor {
+    /// Goes on to `end`, when nothing in the table is newer than `sequence`.
+    pub(crate) fn pass(&mut self, end: &[u8], sequence: u64, direction: Direction) -> Result<()> {
+        let is_ahead = |e: Entry<'_>| direction.order(e.key, end).is_lt();
+        if self.table.meta.sequence_max > sequence || !self.entry().is_some_and(is_ahead) {
+            return Ok(());
+        }
+        match direction {
+            Direction::Forward => self.seek(end),
+            Direction::Back => self.seek_back(Some(end)),
+        }
     }
 }
 
