@@ -15,7 +15,7 @@ use crate::{
     state::State,
     threads::{
         Mutex,
-        atomic::{AtomicU64, Ordering::Relaxed},
+        atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
     },
 };
 use arc_swap::{ArcSwapOption, Guard};
@@ -46,6 +46,8 @@ pub(crate) struct Pins {
 /// One instant that is held.
 pub(crate) struct Pin {
     state: ArcSwapOption<State>,
+    /// Whether it was emptied; cheaper to look at than the state.
+    is_released: AtomicBool,
     pub sequence: u64,
     id: u64,
     shard: usize,
@@ -94,6 +96,7 @@ impl Pins {
         shard.next += 1;
         let pin = Arc::new(Pin {
             state: ArcSwapOption::new(Some(state)),
+            is_released: AtomicBool::new(false),
             sequence,
             id,
             shard: number,
@@ -132,6 +135,7 @@ impl Pins {
             drop(shard);
             // What they hold ends outside of the lock.
             for pin in old.values().filter_map(Weak::upgrade) {
+                pin.is_released.store(true, Relaxed);
                 pin.state.store(None);
                 count += 1;
             }
@@ -152,9 +156,21 @@ impl Pin {
         let state = self.state.load();
         match *state {
             Some(_) => Ok(Held(state)),
-            None => Err(Error::SnapshotTooOld {
-                sequence: self.sequence,
-            }),
+            None => Err(self.too_old()),
+        }
+    }
+
+    /// Gives an error once the pin was emptied.
+    pub(crate) fn check(&self) -> Result<()> {
+        if self.is_released.load(Relaxed) {
+            return Err(self.too_old());
+        }
+        Ok(())
+    }
+
+    fn too_old(&self) -> Error {
+        Error::SnapshotTooOld {
+            sequence: self.sequence,
         }
     }
 

@@ -143,7 +143,7 @@ impl Iter {
             return Ok(None);
         }
         // Too old: whatever the ends still stand on.
-        self.pin.state()?;
+        self.pin.check()?;
         let found = match direction {
             Direction::Forward => self.next_forward()?,
             Direction::Back => self.next_backward()?,

@@ -301,14 +301,14 @@ impl MemtableCursor {
         for _ in 0..STEPS_MAX {
             let Some(node) = self.at else { return false };
             let order = node.key().cmp(key);
-            if order == Ordering::Equal && self.is_visible(node) {
-                return true;
-            }
             if order != passed && order != Ordering::Equal {
                 return false;
             }
             self.count_step();
             self.at = if self.back { node.prev() } else { node.next() };
+            if order == Ordering::Equal && self.is_visible(node) {
+                return true;
+            }
         }
         let place = self.memtable.list.find(Some((key, self.sequence)));
         let found = place.at.filter(|node| node.key() == key);

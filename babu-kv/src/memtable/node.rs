@@ -64,18 +64,20 @@ pub(super) const BUCKET_LEVEL: usize = 3;
 const WORD: usize = mem::size_of::<usize>();
 const SUMMARY_WORDS: usize = mem::size_of::<Summary>() / WORD;
 
+/// What a walk looks at comes last, so that it often shares one line of the processor's cache with the
+/// key that follows.
 #[repr(C)]
 pub(super) struct Raw {
-    pub next: AtomicPtr<Raw>,
     /// Null in the first node and in the head. A reader going back misses only nodes that are being
     /// inserted meanwhile, which are too new for it.
     pub prev: AtomicPtr<Raw>,
-    /// Sequence number and, in the lowest bit, whether it deletes.
-    pub packed: u64,
     /// Null in the head.
     pub record: *const Record,
     pub value_from: u32,
     pub value_to: u32,
+    /// Sequence number and, in the lowest bit, whether it deletes.
+    pub packed: u64,
+    pub next: AtomicPtr<Raw>,
     pub key_bytes: u32,
     /// Number of links; 0 in the head.
     pub height: u8,
@@ -291,27 +293,41 @@ impl<'a> Node<'a> {
     }
 
     /// Brings the nodes of the bucket that this node begins into the processor's cache. Each node
-    /// says where the next is, so that a walk waits for memory at each step; here several walks,
-    /// from the nodes one level below, wait together.
+    /// says where the next is, so that a walk waits for memory at each step; here the walks from
+    /// all nodes that were met on the level above wait together.
     pub fn warm(self) {
-        const WALKS: usize = 8;
-        let end = self.bucket_end();
-        let mut starts = [None; WALKS + 1];
-        let mut start = Some(self);
-        for place in &mut starts[..WALKS] {
-            *place = start;
-            start = start.and_then(|node| node.after(BUCKET_LEVEL - 1));
-            start = start.filter(|_| start != end);
-        }
-        starts[WALKS] = start;
-        let mut walks = starts;
+        const WALKS: usize = 32;
+        const STEPS_MAX: usize = 16;
+        let mut starts = [self; WALKS];
+        let mut count = 1;
         let mut seen = 0;
-        for _ in 0..WALKS * 4 {
-            for n in 0..WALKS {
-                let Some(node) = walks[n] else { continue };
-                seen ^= node.key().last().copied().unwrap_or_default();
-                let next = node.next();
-                walks[n] = next.filter(|_| next != end && next != starts[n + 1]);
+        for level in (0..BUCKET_LEVEL).rev() {
+            let mut walks = starts.map(Some);
+            let walks = &mut walks[..count];
+            for step in 0..STEPS_MAX {
+                let mut is_over = true;
+                for walk in &mut *walks {
+                    let Some(node) = *walk else { continue };
+                    if step > 0 {
+                        // Where another walk began, or the bucket ends.
+                        if usize::from(node.raw().height) > level + 1 {
+                            *walk = None;
+                            continue;
+                        }
+                        if level > 0 && count < WALKS {
+                            starts[count] = node;
+                            count += 1;
+                        }
+                    }
+                    is_over = false;
+                    *walk = node.after(level);
+                    if let Some(next) = *walk {
+                        seen ^= next.key().last().copied().unwrap_or_default();
+                    }
+                }
+                if is_over {
+                    break;
+                }
             }
         }
         std::hint::black_box(seen);

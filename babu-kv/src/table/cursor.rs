@@ -60,8 +60,10 @@ impl TableCursor {
 
     /// What a step in the current block found.
     fn found(&self, step: Result<bool, &'static str>) -> Result<bool> {
-        let place = self.place.unwrap_or_default();
-        step.or_else(|what| Err(self.table.reader()?.corrupt(place.handle, what)))
+        step.or_else(|what| {
+            let place = self.place.unwrap_or_default();
+            Err(self.table.reader()?.corrupt(place.handle, what))
+        })
     }
 
     /// Goes on to the next block.
