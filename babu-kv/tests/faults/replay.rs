@@ -13,12 +13,14 @@ fn path() -> &'static Path {
     Path::new(DIR)
 }
 
-/// Nothing but a log of several segments, in which an index is dropped, and whose owner was killed.
+/// Nothing but a log of several segments, in which an index is dropped that the manifest
+/// still names, and whose owner was killed.
 fn large_log() -> MemoryFs {
     let memory = MemoryFs::new();
+    let faulty = FaultyFs::new(Arc::new(memory.clone()));
     let options = Options {
         memtable_bytes: 1 << 20,
-        ..small(Arc::new(memory.clone()))
+        ..small(Arc::new(faulty.clone()))
     };
     let database = Database::open(path(), options).unwrap();
     let dropped = database.index("dropped").unwrap();
@@ -29,7 +31,16 @@ fn large_log() -> MemoryFs {
         }
         database.write(batch, Durability::Synced).unwrap();
         match round {
-            30 => assert!(database.drop_index("dropped").unwrap()),
+            30 => {
+                // The record is written and synced; the edit of the manifest fails.
+                faulty.arm(Some(Fault {
+                    at: 2,
+                    count: 1,
+                    kind: ErrorKind::Other,
+                    changes_only: true,
+                }));
+                database.drop_index("dropped").unwrap_err();
+            }
             // The log goes on in another segment.
             50 | 100 => {
                 let copy = format!("/copy{round}");
