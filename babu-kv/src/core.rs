@@ -254,7 +254,8 @@ impl Core {
         }
         let request = self.indices.request(batch)?;
         if self.options.background == Background::Threads {
-            self.work.pace(request.record.len());
+            let paused = self.work.pace(request.record.len());
+            self.counters.pauses.fetch_add(paused.into(), Relaxed);
         }
         let result = match self.writers.enter(Some(request)) {
             Turn::Done(result) => result,

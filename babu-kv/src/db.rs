@@ -46,8 +46,8 @@ struct Handle {
 /// An ordered map of bytes to bytes inside a database.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Index {
-    name: Arc<str>,
-    id: u32,
+    pub(crate) name: Arc<str>,
+    pub(crate) id: u32,
 }
 
 impl Index {
@@ -400,6 +400,7 @@ impl Database {
             commits: core.counters.commits.load(Relaxed),
             log_writes: core.counters.log_writes.load(Relaxed),
             stalls: core.counters.stalls.load(Relaxed),
+            pauses: core.counters.pauses.load(Relaxed),
             flushes: core.counters.flushes.load(Relaxed),
             flushed_bytes: core.counters.flushed_bytes.load(Relaxed),
             compactions: core.counters.compactions.load(Relaxed),

@@ -80,6 +80,10 @@ events! {
             /// Whether it is done.
             done: bool,
         } = "compaction_end",
+        /// Writers are slowed from now on, because flush and compaction lag behind.
+        SlowBegin = "slow_begin",
+        /// They are not any more.
+        SlowEnd = "slow_end",
         /// Writers wait for a flush.
         StallBegin = "stall_begin",
         /// They go on.

@@ -11,6 +11,7 @@ pub(crate) struct Counters {
     pub commits: AtomicU64,
     pub log_writes: AtomicU64,
     pub stalls: AtomicU64,
+    pub pauses: AtomicU64,
     pub flushes: AtomicU64,
     pub flushed_bytes: AtomicU64,
     pub compactions: AtomicU64,
@@ -85,6 +86,8 @@ pub struct Stats {
     Counter log_writes: u64,
     /// Times that writers waited for a flush.
     Counter stalls: u64,
+    /// Times that a writer was made to wait a little, because flush and compaction lag behind.
+    Counter pauses: u64,
     /// Memtables flushed.
     Counter flushes: u64,
     /// Bytes of tables that flushes wrote.

@@ -9,6 +9,8 @@ use crate::{
     compact::{Debt, level0_runs, level0_stop},
     core::Core,
     error::{Error, Result},
+    events::Event,
+    options::Background,
     threads::{
         Condvar, Mutex,
         atomic::{AtomicU64, Ordering::Relaxed},
@@ -49,6 +51,9 @@ struct Inner {
     compaction_error: Option<Error>,
     /// Callers that wait until everything is done.
     settling: usize,
+    /// The thread that compacts does idle work, for which it may have to wait for writers. Flushes
+    /// do not wait for it then, because writers may wait for them.
+    idle: bool,
 }
 
 impl Work {
@@ -100,22 +105,24 @@ impl Work {
     }
 
     /// Slows a writer of `bytes` that holds nothing others wait for, as the debt asks. It goes on at
-    /// once when a flush or compaction ends.
-    pub(crate) fn pace(&self, bytes: usize) {
+    /// once when a flush or compaction ends. Gives whether it was made to wait.
+    pub(crate) fn pace(&self, bytes: usize) -> bool {
         let delay = self.delay_ns.load(Relaxed);
         if delay == 0 {
-            return;
+            return false;
         }
         let here = (bytes as u64).saturating_mul(delay) / 1024;
         if self.owed_ns.fetch_add(here, Relaxed) + here < PAUSE_NS {
-            return;
+            return false;
         }
         let mut inner = self.inner.lock();
         let owed = self.owed_ns.swap(0, Relaxed).min(PAUSE_NS_MAX);
-        if self.delay_ns.load(Relaxed) > 0 && !inner.stop {
+        let waits = self.delay_ns.load(Relaxed) > 0 && !inner.stop;
+        if waits {
             let pause = Duration::from_nanos(owed);
             self.progress.wait_for(&mut inner, pause);
         }
+        waits
     }
 
     /// Slows writers as the debt asks from now on. Not while compaction fails: waiting would not
@@ -123,9 +130,16 @@ impl Work {
     fn set_pace(&self, inner: &Inner, core: &Core) {
         let delay = match inner.compaction_error {
             Some(_) => 0,
+            None if core.options.background == Background::Inline => 0,
             None => Debt::of(&core.state(), &core.options).delay_ns(&core.options),
         };
-        self.delay_ns.store(delay, Relaxed);
+        let before = self.delay_ns.swap(delay, Relaxed);
+        if (before == 0) != (delay == 0) {
+            core.events.emit(|| match delay {
+                0 => Event::SlowEnd,
+                _ => Event::SlowBegin,
+            });
+        }
     }
 
     /// A full memtable waits for its flush.
@@ -219,6 +233,7 @@ fn flush_loop(core: &Core) {
         let limit = level0_stop(&core.options);
         while !inner.stop
             && inner.compaction_error.is_none()
+            && !inner.idle
             && level0_runs(&core.state().version) >= limit
         {
             inner.compact = true;
@@ -273,6 +288,8 @@ fn next_turn(core: &Core, quiet: &mut Option<u64>) -> Option<Turn> {
         } else if !core.has_idle_work() {
             work.compaction.wait(&mut inner);
         } else if inner.settling > 0 || *quiet == Some(last) {
+            inner.idle = true;
+            work.progress.notify_all();
             return Some(Turn::Idle);
         } else {
             work.compaction.wait_for(&mut inner, QUIET);
@@ -290,6 +307,7 @@ fn compact_loop(core: &Core) {
             Turn::Idle => core.work_idle(),
         };
         let mut inner = work.inner.lock();
+        inner.idle = false;
         // What is due comes before the rest of the idle work.
         inner.compact |= matches!(result, Ok(true));
         inner.compaction_error = result.inspect_err(|error| core.count_failure(error)).err();
@@ -315,5 +333,56 @@ impl Core {
     fn flush_all(&self) -> Result<()> {
         while self.flush_oldest()? {}
         Ok(())
+    }
+}
+
+#[cfg(all(test, not(feature = "shuttle")))]
+mod tests {
+    use super::*;
+    use crate::{batch::Batch, fs::MemoryFs, options::Options};
+    use std::{path::Path, sync::mpsc};
+
+    /// Idle work may wait for whoever leads, who may wait for a flush: that must not wait for the
+    /// thread that does idle work, however many tables there are.
+    #[test]
+    fn flushes_go_on_beside_idle_work() {
+        let options = Options {
+            memtable_bytes: 1 << 10,
+            memtables_waiting: 1,
+            level0_tables: 1,
+            fs: Arc::new(MemoryFs::new()),
+            ..Options::default()
+        };
+        let core = crate::open::open(Path::new("/db"), options).unwrap();
+        let core = Arc::new(core);
+        let id = core.index("index").unwrap();
+        let write = move |core: &Core| {
+            let mut batch = Batch::new();
+            let index = crate::Index {
+                name: "index".into(),
+                id,
+            };
+            batch.put(&index, b"key", &[7; 300]);
+            batch.delete(&index, b"other");
+            core.commit(batch).map(drop)
+        };
+        write(&core).unwrap();
+        core.work.inner.lock().settling = 1;
+        assert_eq!(next_turn(&core, &mut None), Some(Turn::Idle));
+        let flusher = spawn(&core, "flush", flush_loop).unwrap();
+        let (done, is_done) = mpsc::channel();
+        let own = core.clone();
+        let writer = thread::spawn(move || {
+            while level0_runs(&own.state().version) <= level0_stop(&own.options) {
+                write(&own)?;
+            }
+            let _ = done.send(());
+            Ok::<_, Error>(())
+        });
+        is_done.recv_timeout(Duration::from_secs(20)).unwrap();
+        core.work_idle().unwrap();
+        core.stop();
+        writer.join().unwrap().unwrap();
+        flusher.join().unwrap();
     }
 }

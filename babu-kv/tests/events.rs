@@ -2,9 +2,10 @@
 
 use babu_kv::{
     Background, Batch, Database, Durability, Error, Event, Index, Listener, Options,
-    fs::{Fs, MemoryFs, Open},
+    fs::{Fault, FaultyFs, Fs, MemoryFs, Open},
 };
 use std::{
+    io::ErrorKind,
     path::Path,
     sync::{Arc, Condvar, Mutex},
 };
@@ -199,4 +200,98 @@ fn a_listener_that_blocks_holds_nobody_up_and_loses_events() {
     *blocks.0.lock().unwrap() = true;
     blocks.1.notify_all();
     database.close().unwrap();
+}
+
+/// Keeps syncs from ending until it is let go.
+#[derive(Default)]
+struct Gate(Mutex<bool>, Condvar);
+
+impl Gate {
+    fn set(&self, shut: bool) {
+        *self.0.lock().unwrap() = shut;
+        self.1.notify_all();
+    }
+
+    fn pass(&self) {
+        let shut = self.0.lock().unwrap();
+        drop(self.1.wait_while(shut, |shut| *shut).unwrap());
+    }
+}
+
+#[test]
+fn writers_that_are_slowed_and_that_wait_are_told_and_counted() {
+    let heard = Arc::new(Heard::default());
+    let faulty = FaultyFs::new(memory());
+    let fs: Arc<dyn Fs> = Arc::new(faulty.clone());
+    let (database, index) = open(&heard, &fs, Background::Threads);
+    let gate = Arc::new(Gate::default());
+    gate.set(true);
+    let held = gate.clone();
+    faulty.after_sync(move || held.pass());
+    let before = database.stats();
+    assert_eq!((before.pauses, before.stalls), (0, 0));
+    std::thread::scope(|scope| {
+        scope.spawn(|| write(&database, &index, 0..1000));
+        heard.wait_for("stall_begin");
+        assert!(database.stats().pauses > 0);
+        assert_eq!(database.stats().stalls, 1);
+        gate.set(false);
+    });
+    heard.wait_for("stall_end");
+    database.settle().unwrap();
+    heard.wait_for("slow_end");
+    let mut names = heard.take();
+    names.retain(|name| name.starts_with("slow") || name.starts_with("stall"));
+    assert_eq!(names[..2], ["slow_begin", "stall_begin"]);
+    database.close().unwrap();
+}
+
+#[test]
+fn a_log_that_goes_on_after_a_failed_sync_is_told() {
+    let heard = Arc::new(Heard::default());
+    let faulty = FaultyFs::new(memory());
+    let fs: Arc<dyn Fs> = Arc::new(faulty.clone());
+    let (database, index) = open(&heard, &fs, Background::Inline);
+    write(&database, &index, 0..10);
+    faulty.arm(Some(Fault {
+        at: 0,
+        count: 1,
+        kind: ErrorKind::Other,
+        changes_only: true,
+    }));
+    database.sync().unwrap();
+    // Delivered at the end of the next call that may have something to tell.
+    write(&database, &index, 10..11);
+    assert_eq!(heard.take(), ["log_restart"]);
+}
+
+#[test]
+fn a_flush_that_fails_in_the_background_is_told_and_tried_again() {
+    let heard = Arc::new(Heard::default());
+    let faulty = FaultyFs::new(memory());
+    let fs: Arc<dyn Fs> = Arc::new(faulty.clone());
+    let (database, index) = open(&heard, &fs, Background::Inline);
+    // Of a write that rotates the third change is the creation of the table; others have one.
+    let third = Fault {
+        at: 2,
+        count: 1,
+        kind: ErrorKind::StorageFull,
+        changes_only: true,
+    };
+    for n in 0..1000 {
+        faulty.arm(Some(third));
+        write(&database, &index, n..n + 1);
+        if database.stats().background_failures > 0 {
+            break;
+        }
+    }
+    assert_eq!(
+        heard.take(),
+        ["flush_begin", "flush_end", "background_error"]
+    );
+    assert!(database.stats().background_error.is_some());
+    faulty.arm(None);
+    write(&database, &index, 0..1);
+    assert_eq!(heard.take()[..2], ["flush_begin", "flush_end"]);
+    assert_eq!(database.stats().memtables_waiting, 0);
 }

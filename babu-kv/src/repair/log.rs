@@ -14,7 +14,7 @@ use crate::{
     memtable::Memtable,
     table::salvage::Lost,
 };
-use std::{ops::Range, path::Path, sync::Arc};
+use std::{collections::BTreeSet, ops::Range, path::Path, sync::Arc};
 
 /// What came out of the log.
 #[derive(Default)]
@@ -24,6 +24,8 @@ pub(super) struct Batches {
     /// Highest sequence number that was seen, whether it was taken or not.
     pub last: u64,
     pub index_max: u32,
+    /// Indices that the log drops.
+    pub dropped: BTreeSet<u32>,
 }
 
 /// A batch that checks: its numbers, and where it lies.
@@ -67,7 +69,13 @@ pub(super) fn read(
         for batch in found {
             let last = batch.first + u64::from(batch.count) - 1;
             batches.last = batches.last.max(last);
-            if batch.first > limit || last <= evidence.flushed {
+            if batch.first > limit {
+                continue;
+            }
+            // The edit that would have said so may be lost, also of what is in tables.
+            let dropped = format::dropped_index(&bytes[batch.place.clone()]);
+            batches.dropped.extend(dropped);
+            if last <= evidence.flushed {
                 continue;
             }
             if let Some(expected) = expected.filter(|n| *n < batch.first) {

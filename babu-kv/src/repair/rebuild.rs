@@ -22,7 +22,7 @@ use crate::{
 };
 use std::{
     cmp::Reverse,
-    collections::{BTreeMap, BinaryHeap},
+    collections::{BTreeMap, BTreeSet, BinaryHeap},
     path::Path,
     sync::Arc,
 };
@@ -37,6 +37,8 @@ struct Build<'a> {
     /// Highest sequence number of all.
     last: u64,
     index_max: u32,
+    /// Indices that were dropped.
+    dropped: BTreeSet<u32>,
 }
 
 /// Fills `work` with a database, or only finds out what would be in it.
@@ -59,11 +61,13 @@ pub(super) fn run(
         added: Vec::new(),
         last: evidence.flushed,
         index_max: evidence.last_index,
+        dropped: evidence.dropped.clone(),
     };
     let fs = &*options.fs;
     let batches = log::read(fs, dir, evidence, options.memtable_bytes, report)?;
     build.last = build.last.max(batches.last);
     build.index_max = build.index_max.max(batches.index_max);
+    build.dropped.extend(&batches.dropped);
     if evidence.whole {
         build.patch(evidence, report, meter)?;
         for memtable in &batches.memtables {
@@ -288,12 +292,12 @@ impl Build<'_> {
     /// Log, manifest and CURRENT.
     fn finish(mut self, evidence: &Evidence, report: &mut Report) -> Result<()> {
         let mut indices: BTreeMap<String, u32> = BTreeMap::new();
-        for (id, name) in &evidence.indices {
+        let named = evidence.indices.iter();
+        for (id, name) in named.filter(|(id, _)| !self.dropped.contains(id)) {
             indices.insert(name.clone(), *id);
         }
         if report.manifest != ManifestState::Whole {
-            let known =
-                |id: &u32| evidence.indices.contains_key(id) || evidence.dropped.contains(id);
+            let known = |id: &u32| evidence.indices.contains_key(id) || self.dropped.contains(id);
             for id in (1..=self.index_max).filter(|id| !known(id)) {
                 let mut name = format!("index-{id}");
                 while indices.contains_key(&name) {

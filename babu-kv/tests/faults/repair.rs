@@ -498,3 +498,50 @@ fn deleted_ranges_stay_deleted_without_the_manifest() {
         assert_eq!(keys, expected, "flushed: {flushed}");
     }
 }
+
+/// The log says that an index was dropped, and the edit that takes its name away has not come yet.
+#[test]
+fn a_dropped_index_is_not_there_again() {
+    for manifest_is_lost in [false, true] {
+        let memory = MemoryFs::new();
+        let faulty = FaultyFs::new(Arc::new(memory.clone()));
+        let options = Options {
+            fs: Arc::new(faulty.clone()),
+            ..quiet(&memory)
+        };
+        let database = Database::open(dir(), options).unwrap();
+        let kept = database.index("kept").unwrap();
+        let mut batch = Batch::new();
+        batch.put(&kept, b"key", b"value");
+        database.commit(batch).unwrap();
+        put_all(&database, b"value");
+        database.flush().unwrap();
+        put_all(&database, b"newer");
+        database.sync().unwrap();
+        // The record and its sync succeed, the edit does not.
+        faulty.arm(Some(Fault {
+            at: 2,
+            count: u64::MAX,
+            kind: ErrorKind::Other,
+            changes_only: true,
+        }));
+        database.drop_index("index").unwrap_err();
+        let image = memory.crash(Crash::Lost);
+        for name in names(
+            &image,
+            if manifest_is_lost {
+                "MANIFEST-"
+            } else {
+                ".table"
+            },
+        ) {
+            image.corrupt(&dir().join(name), 20, 1).unwrap();
+        }
+        let report = repaired(&image);
+        assert_eq!(report.outcome, Outcome::Repaired);
+        let database = Database::open(dir(), quiet(&image)).unwrap();
+        let indices = database.indices();
+        assert_eq!(indices.len(), 1, "{indices:?}");
+        assert_eq!(indices[0].id(), kept.id());
+    }
+}
