@@ -319,6 +319,33 @@ fn the_first_key_after_many_deleted_ones_is_near() {
     assert!(steps < 6_000, "{steps} steps");
 }
 
+/// Also from a key that begins a bucket, behind one that is not dead.
+#[test]
+fn what_was_deleted_is_skipped_from_wherever_a_walk_begins() {
+    const LIVE: u64 = 1_000;
+    const DELETED: u64 = 10_000;
+    let memtable = Arc::new(Memtable::new());
+    for n in 0..LIVE + DELETED {
+        apply(&memtable, 2 * n + 1, Change::Put(&n.to_be_bytes(), b"x"));
+        if n >= LIVE {
+            apply(&memtable, 2 * n + 2, Change::Delete(&n.to_be_bytes()));
+        }
+    }
+    let state = state(&[memtable]);
+    for n in 0..LIVE {
+        let from = n.to_be_bytes();
+        let rest = Range::new(1, Bound::Included(&from), Bound::Unbounded);
+        let mut merge = state.merge(&rest, u64::MAX, Direction::Forward).unwrap();
+        let mut live = 0;
+        while merge.next_live(Limit::None).unwrap() {
+            live += 1;
+        }
+        assert_eq!(live, LIVE - n);
+        let steps: usize = merge.sources().iter().map(steps).sum();
+        assert!(steps < 5_000, "{steps} steps from {n}");
+    }
+}
+
 #[test]
 fn an_iterator_holds_ten_memtables_until_it_is_dropped() {
     let memtables: Vec<_> = (0..10).map(|_| Arc::new(Memtable::new())).collect();

@@ -239,6 +239,13 @@ mod tests {
                 assert!(packed.len() <= content.len());
                 smaller += usize::from(tag == expected && packed.len() < content.len());
                 assert!(tag == TAG_PLAIN || unpack(packed, tag, content.len() - 1, None).is_err());
+                if tag != TAG_PLAIN {
+                    // Not to be made up for with zeros.
+                    let mut claims = packed.to_vec();
+                    let more = content.len() as u32 + 1;
+                    claims[..4].copy_from_slice(&more.to_le_bytes());
+                    assert!(unpack(&claims, tag, 1 << 20, dictionary.as_ref()).is_err());
+                }
             }
             assert!(expected == TAG_PLAIN || smaller > 100, "{expected}");
         }
