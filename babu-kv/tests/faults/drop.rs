@@ -111,6 +111,82 @@ fn a_crash_at_any_call_leaves_a_dropped_index_whole_or_gone() {
     );
 }
 
+/// An index is copied into another and dropped, while neither the copy nor the drop is durable.
+fn move_script(
+    fs: impl Fs + 'static,
+    reached: &mut Reached,
+    ids: &mut Vec<Index>,
+) -> Result<(), Error> {
+    let database = Database::open(Path::new(DIR), roomy(fs))?;
+    for name in ["kept", "old"] {
+        ids.push(database.index(name)?);
+    }
+    put(&database, &ids[1], 0)?;
+    database.flush()?;
+    *reached = Reached::Durable;
+    put(&database, &ids[0], 0)?;
+    assert!(database.drop_index("old")?);
+    *reached = Reached::Dropped;
+    put(&database, &ids[0], 30)?;
+    database.close()
+}
+
+/// Nothing is flushed unasked, so that the log alone holds the copy and the drop.
+fn roomy(fs: impl Fs + 'static) -> Options {
+    Options {
+        memtable_bytes: 64 << 10,
+        ..small(Arc::new(fs))
+    }
+}
+
+#[test]
+fn what_was_copied_before_a_drop_is_there_when_the_dropped_index_is_gone() {
+    let faulty = FaultyFs::new(Arc::new(MemoryFs::new()));
+    move_script(faulty.clone(), &mut Reached::Nothing, &mut Vec::new()).unwrap();
+    let (mut whole, mut gone) = (0, 0);
+    for at in 0..faulty.changes() {
+        let memory = MemoryFs::new();
+        let faulty = FaultyFs::new(Arc::new(memory.clone()));
+        faulty.arm(Some(Fault {
+            at,
+            count: u64::MAX,
+            kind: ErrorKind::Other,
+            changes_only: true,
+        }));
+        let (mut reached, mut ids) = (Reached::Nothing, Vec::new());
+        let _ = move_script(faulty, &mut reached, &mut ids);
+        if reached == Reached::Nothing {
+            continue;
+        }
+        let [kept, old] = ids.try_into().unwrap();
+        for crash in Crash::ALL {
+            let what = format!("call {at}, {crash:?}");
+            let image = memory.crash(crash);
+            let database = Database::open(Path::new(DIR), roomy(image)).unwrap();
+            let is_named = names(&database).contains(&"old".to_string());
+            let (copied, left) = (count(&database, &kept), count(&database, &old));
+            if is_named {
+                assert!(reached < Reached::Dropped, "{what}: it came back");
+                assert_eq!(left, 30, "{what}");
+                whole += 1;
+            } else {
+                assert!(copied >= 30, "{what}: {copied} of 30 were copied");
+                assert_eq!(left, 0, "{what}: a part of it is left");
+                gone += 1;
+            }
+            // Also on disk nothing is left of what is gone.
+            database.flush().unwrap();
+            database.compact().unwrap();
+            let entries: u64 = database.stats().levels.iter().map(|l| l.entries).sum();
+            assert_eq!(entries as usize, copied + left, "{what}");
+        }
+    }
+    assert!(
+        whole > 30 && gone > 30,
+        "{whole} times whole, {gone} times gone"
+    );
+}
+
 #[test]
 fn a_failed_drop_can_be_tried_again_and_never_shows_a_part() {
     let faulty = FaultyFs::new(Arc::new(MemoryFs::new()));

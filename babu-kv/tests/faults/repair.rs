@@ -545,3 +545,43 @@ fn a_dropped_index_is_not_there_again() {
         assert_eq!(indices[0].id(), kept.id());
     }
 }
+
+/// Only the log knows of the second index, and no manifest says how it was called.
+#[test]
+fn a_new_index_after_repair_gets_no_number_that_only_the_log_knows() {
+    for dropped in [false, true] {
+        let memory = MemoryFs::new();
+        let database = Database::open(dir(), quiet(&memory)).unwrap();
+        put_all(&database, b"value");
+        database.flush().unwrap();
+        let last = database.index("last").unwrap();
+        let mut batch = Batch::new();
+        batch.put(&last, b"key", b"value");
+        database.commit(batch).unwrap();
+        if dropped {
+            assert!(database.drop_index("last").unwrap());
+        }
+        database.close().unwrap();
+        for name in names(&memory, "MANIFEST-") {
+            memory.remove(&dir().join(name)).unwrap();
+        }
+        let report = repaired(&memory);
+        assert_eq!(report.manifest, ManifestState::Missing);
+        let database = Database::open(dir(), quiet(&memory)).unwrap();
+        let left: &[u32] = if dropped { &[1] } else { &[1, last.id()] };
+        let numbers = database
+            .indices()
+            .iter()
+            .map(|i| i.id())
+            .collect::<Vec<_>>();
+        assert_eq!(numbers, left, "dropped: {dropped}");
+        let new = database.index("new").unwrap();
+        assert!(new.id() > last.id(), "dropped: {dropped}: {}", new.id());
+        assert_eq!(database.prefix(&new, b"").count(), 0);
+        assert_eq!(
+            database.prefix(&last, b"").count(),
+            usize::from(!dropped),
+            "dropped: {dropped}"
+        );
+    }
+}
