@@ -235,7 +235,7 @@ impl Core {
 
     /// Divides the budget of memory, given what memtables take now. The active one counts for more
     /// than it holds, so that not every batch divides anew.
-    fn divide_memory(&self) {
+    pub(crate) fn divide_memory(&self) {
         let state = self.state();
         let step = self.options.memtable_bytes / ACTIVE_STEPS + 1;
         let active = state.active.bytes().next_multiple_of(step);

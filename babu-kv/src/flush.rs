@@ -26,6 +26,9 @@ impl Core {
         let bytes = oldest.memtable.bytes() as u64;
         self.events.emit(|| Event::FlushBegin { bytes });
         let written = self.flush_one(oldest, &state.version);
+        // While it was installed this state still held the memtable, which therefore counted.
+        drop(state);
+        self.divide_memory();
         self.events.emit(|| Event::FlushEnd {
             bytes: *written.as_ref().unwrap_or(&0),
             done: written.is_ok(),
