@@ -50,26 +50,42 @@ fn with_descriptors(test: &str, count: u32) {
     process::again(test, dir.path(), &["sh", "-c", &limit], &[]);
 }
 
+/// All descriptors that there are, until it is dropped.
+fn take_all() -> Vec<File> {
+    std::iter::from_fn(|| File::open("/dev/null").ok()).collect()
+}
+
 /// Takes all descriptors that there are, and lets go of them; until stopped.
 fn hog(stop: &AtomicBool) {
     while !stop.load(SeqCst) {
-        let more = || File::open("/dev/null").ok();
-        let taken: Vec<File> = std::iter::from_fn(more).collect();
+        let taken = take_all();
         thread::yield_now();
         drop(taken);
         thread::yield_now();
     }
 }
 
+/// Open tables give way to what needs a descriptor, half of them at a time; when none is left, calls
+/// fail.
+fn starve(database: &Database, folder: &Path) {
+    let fails = |n: u32| {
+        let _taken = take_all();
+        let copied = database.checkpoint(&folder.join(format!("copy-{n}")));
+        copied.is_err_and(|error| {
+            assert!(matches!(error, Error::Io { .. }), "{error}");
+            true
+        })
+    };
+    assert!((0..50).any(fails), "there are descriptors still");
+}
+
 fn write_beside_a_hog(folder: &Path) {
     let (database, index) = open(folder);
     let mut written = BTreeSet::new();
-    let mut failures = 0;
     let stop = AtomicBool::new(false);
     thread::scope(|scope| {
         scope.spawn(|| hog(&stop));
-        let mut n = 0u32;
-        while failures < 20 || n < 2_000 {
+        for n in 0..2_000u32 {
             let mut batch = Batch::new();
             batch.put(&index, &n.to_be_bytes(), &value(n));
             let result = database.commit(batch).and_then(|ticket| {
@@ -89,12 +105,11 @@ fn write_beside_a_hog(folder: &Path) {
             let errors = [result.err(), read.err(), walked];
             for error in errors.into_iter().flatten() {
                 assert!(matches!(error, Error::Io { .. }), "{error}");
-                failures += 1;
             }
-            n += 1;
         }
         stop.store(true, SeqCst);
     });
+    starve(&database, folder);
     let mut batch = Batch::new();
     let last = u32::MAX;
     batch.put(&index, &last.to_be_bytes(), &value(last));
