@@ -10,6 +10,7 @@ use xtfs_tests::secs;
 const MAY_USE: &[(&str, &[&str])] = &[
     ("babu-kv", &[]),
     ("babu-kv-cli", &["babu-kv"]),
+    ("babu-kv-compare", &["babu-kv-cli"]),
     ("xtfs-layout", &[]),
     ("xtfs-protocol", &["xtfs-layout"]),
     ("xtfs-mrc", &["babu-kv", "xtfs-layout", "xtfs-protocol"]),
