@@ -29,8 +29,6 @@ pub struct Caller {
     pub gid: u32,
     /// Supplementary groups, at most [`Caller::GROUPS_MAX`].
     pub groups: Vec<u32>,
-    /// Permission bits that its process takes from the mode of what it makes, except in a directory with a default ACL.
-    pub umask: u16,
 }
 
 impl Caller {
@@ -44,7 +42,6 @@ impl Caller {
             uid: 0,
             gid: 0,
             groups: Vec::new(),
-            umask: 0,
         }
     }
 }
@@ -101,8 +98,6 @@ pub struct Attr {
     pub btime: Time,
     /// Counts the changes of the content; equal numbers mean equal content.
     pub data_version: u64,
-    /// It has a POSIX ACL, access or default.
-    pub has_acl: bool,
 }
 
 /// A time to set.
@@ -357,7 +352,7 @@ pub enum MetaOp {
         name: Name,
         /// What to make; not a directory or symlink.
         kind: FileKind,
-        /// Mode, the caller's umask not applied.
+        /// Mode, the caller's umask applied.
         mode: u16,
         /// Device number of device files.
         rdev: u32,
@@ -368,7 +363,7 @@ pub enum MetaOp {
         parent: Ino,
         /// Name.
         name: Name,
-        /// Mode, the caller's umask not applied.
+        /// Mode, the caller's umask applied.
         mode: u16,
     },
     /// Makes a symbolic link. Answer: [`MetaReply::Entry`].
@@ -428,7 +423,7 @@ pub enum MetaOp {
         parent: Ino,
         /// Name.
         name: Name,
-        /// Mode, the caller's umask not applied.
+        /// Mode, the caller's umask applied.
         mode: u16,
         /// Fail when the name exists.
         exclusive: bool,

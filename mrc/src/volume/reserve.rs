@@ -65,8 +65,7 @@ impl Disk {
 /// Does the change enter a name or an attribute? Moving a name does not count.
 fn adds(op: &MetaOp, changes: &Changes) -> bool {
     let enters = changes.changes.iter().any(|change| {
-        let adding = matches!(change.table, Table::Dirents | Table::Xattrs | Table::Acls);
-        change.value.is_some() && adding
+        change.value.is_some() && matches!(change.table, Table::Dirents | Table::Xattrs)
     });
     enters && !matches!(op, MetaOp::Rename { .. })
 }
