@@ -61,13 +61,18 @@ impl Writer {
 /// Takes the fields of one record apart; every error names the kind of record.
 pub(crate) struct Reader<'a> {
     what: &'static str,
+    version: u8,
     rest: &'a [u8],
 }
 
 impl<'a> Reader<'a> {
     /// Starts a record that must be of `version` or older.
     pub fn versioned(what: &'static str, bytes: &'a [u8], version: u8) -> Result<Self> {
-        let mut reader = Self { what, rest: bytes };
+        let mut reader = Self {
+            what,
+            version: 0,
+            rest: bytes,
+        };
         let found = reader.u8()?;
         if found == 0 || found > version {
             return Err(Error::new(
@@ -75,7 +80,13 @@ impl<'a> Reader<'a> {
                 format!("{what} record of version {found}; this program reads up to {version}"),
             ));
         }
+        reader.version = found;
         Ok(reader)
+    }
+
+    /// The version of the record.
+    pub const fn version(&self) -> u8 {
+        self.version
     }
 
     pub fn array<const N: usize>(&mut self) -> Result<[u8; N]> {

@@ -2,7 +2,7 @@
 
 use std::ops::Bound;
 
-use babu_kv::{Batch, Database, Index, Snapshot};
+use babu_kv::{Batch, Database, Index, IndexOptions, Snapshot};
 use xtfs_protocol::Result;
 
 use crate::error::database;
@@ -19,7 +19,11 @@ impl Tables {
     /// Opens or makes every index.
     pub fn open(database: &Database) -> Result<Self> {
         let open = |(table, name): &(Table, &str)| {
-            let index = database.index(name).map_err(crate::error::database)?;
+            let options = IndexOptions {
+                prefix_bytes: table.listed_bytes(),
+            };
+            let index = database.index_with(name, options);
+            let index = index.map_err(crate::error::database)?;
             Ok((*table, index))
         };
         Table::ALL.iter().map(open).collect::<Result<_>>().map(Self)

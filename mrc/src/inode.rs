@@ -1,8 +1,9 @@
 //! An inode as it is stored.
 //!
 //! ```text
-//! version 1 | kind u8 | mode u16 | nlink u32 | uid u32 | gid u32 | rdev u32 | size u64 | allocated u64
+//! version 2 | kind u8 | mode u16 | nlink u32 | uid u32 | gid u32 | rdev u32 | size u64 | allocated u64
 //! | atime, mtime, ctime, btime: seconds i64, nanoseconds u32 | data version u64 | bytes of attribute names u32
+//! | ACLs u8 (1 access, 2 default; not in version 1, which had none)
 //! file:      data u64 | truncate epoch u64 | data epoch u64 | flags u8 (1 written, 2 pending cut)
 //!            [| cut epoch u64 | cut size u64] | mtime settled at, atime settled at: time
 //!            | layout 7 bytes | view u32 | OSD count u8 | OSD ids 16 bytes each
@@ -15,12 +16,16 @@ use xtfs_protocol::ids::Ino;
 use xtfs_protocol::meta::{Attr, FileKind, PendingCut, Placement};
 use xtfs_protocol::time::Time;
 
+use crate::acl::AclKind;
 use crate::codec::{Reader, Writer};
 use crate::records::{
     decode_kind, decode_layout, decode_osds, encode_kind, encode_layout, encode_osds,
 };
 
-const VERSION: u8 = 1;
+const VERSION: u8 = 2;
+const VERSION_BEFORE_ACLS: u8 = 1;
+const FLAG_ACCESS_ACL: u8 = 1;
+const FLAG_DEFAULT_ACL: u8 = 2;
 const FLAG_WRITTEN: u8 = 1;
 const FLAG_PENDING_CUT: u8 = 2;
 
@@ -43,7 +48,48 @@ pub(crate) struct Inode {
     pub data_version: u64,
     /// Bytes that the names of its extended attributes take in a listing.
     pub xattr_names: u32,
+    /// Which access control lists it has.
+    pub acls: Acls,
     pub body: Body,
+}
+
+/// Which access control lists an inode has; those without are looked up nowhere.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct Acls {
+    pub access: bool,
+    pub default: bool,
+}
+
+impl Acls {
+    pub const fn has(self, kind: AclKind) -> bool {
+        match kind {
+            AclKind::Access => self.access,
+            AclKind::Default => self.default,
+        }
+    }
+
+    pub const fn set(&mut self, kind: AclKind, has: bool) {
+        match kind {
+            AclKind::Access => self.access = has,
+            AclKind::Default => self.default = has,
+        }
+    }
+
+    pub const fn any(self) -> bool {
+        self.access || self.default
+    }
+
+    fn encode(self) -> u8 {
+        let flag = |has: bool, flag: u8| if has { flag } else { 0 };
+        flag(self.access, FLAG_ACCESS_ACL) | flag(self.default, FLAG_DEFAULT_ACL)
+    }
+
+    const fn decode(flags: u8) -> Self {
+        Self {
+            access: flags & FLAG_ACCESS_ACL != 0,
+            default: flags & FLAG_DEFAULT_ACL != 0,
+        }
+    }
 }
 
 /// What a kind of inode has of its own.
@@ -130,6 +176,7 @@ impl Inode {
             ctime: self.ctime,
             btime: self.btime,
             data_version: self.data_version,
+            has_acl: self.acls.any(),
         }
     }
 
@@ -149,7 +196,8 @@ impl Inode {
             .time(self.ctime)
             .time(self.btime)
             .u64(self.data_version)
-            .u32(self.xattr_names);
+            .u32(self.xattr_names)
+            .u8(self.acls.encode());
         match &self.body {
             Body::File(file) => file.encode(&mut writer),
             Body::Directory(directory) => {
@@ -185,8 +233,12 @@ impl Inode {
             btime: reader.time()?,
             data_version: reader.u64()?,
             xattr_names: reader.u32()?,
+            acls: Acls::default(),
             body: Body::Fifo,
         };
+        if reader.version() > VERSION_BEFORE_ACLS {
+            inode.acls = Acls::decode(reader.u8()?);
+        }
         inode.body = match kind {
             FileKind::File => Body::File(Box::new(File::decode(&mut reader)?)),
             FileKind::Directory => Body::Directory(Directory {
@@ -318,6 +370,10 @@ mod tests {
             btime: at(11),
             data_version: 12,
             xattr_names: 13,
+            acls: Acls {
+                access: true,
+                default: false,
+            },
             body,
         }
     }

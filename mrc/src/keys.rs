@@ -5,6 +5,7 @@
 //! dirents   parent inode u64 BE | name bytes              DirentRecord
 //! inodes    inode u64 BE                                  Inode
 //! xattrs    inode u64 BE | attribute name bytes           the value, raw
+//! acls      inode u64 BE | 0 access, 1 default            Acl
 //! orphans   inode u64 BE                                  empty
 //! deleted   sequence u64 BE                               DeletedRecord
 //! sessions  session 16 bytes                              SessionRecord
@@ -18,12 +19,15 @@
 use xtfs_protocol::ids::{Ino, SessionId};
 use xtfs_protocol::{Code, Error, Result};
 
+use crate::acl::AclKind;
+
 /// An index of a volume's database.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Table {
     Dirents,
     Inodes,
     Xattrs,
+    Acls,
     Orphans,
     Deleted,
     Sessions,
@@ -33,16 +37,28 @@ pub(crate) enum Table {
 
 impl Table {
     /// Every index with its name in the database.
-    pub const ALL: [(Table, &'static str); 8] = [
+    pub const ALL: [(Table, &'static str); 9] = [
         (Table::Dirents, "dirents"),
         (Table::Inodes, "inodes"),
         (Table::Xattrs, "xattrs"),
+        (Table::Acls, "acls"),
         (Table::Orphans, "orphans"),
         (Table::Deleted, "deleted"),
         (Table::Sessions, "sessions"),
         (Table::Usage, "usage"),
         (Table::Settings, "settings"),
     ];
+}
+
+impl Table {
+    /// Bytes at the beginning of a key that stand for what is listed as one: a directory's entries,
+    /// an inode's attributes.
+    pub const fn listed_bytes(self) -> u8 {
+        match self {
+            Table::Dirents | Table::Xattrs => 8,
+            _ => 0,
+        }
+    }
 }
 
 /// Key of the volume's usage.
@@ -62,6 +78,13 @@ pub(crate) fn named(value: u64, name: &[u8]) -> Vec<u8> {
     let mut key = Vec::with_capacity(8 + name.len());
     key.extend_from_slice(&number(value));
     key.extend_from_slice(name);
+    key
+}
+
+/// Key of an access control list.
+pub(crate) fn acl(ino: Ino, kind: AclKind) -> [u8; 9] {
+    let mut key = [kind as u8; 9];
+    key[..8].copy_from_slice(&number(ino));
     key
 }
 

@@ -149,6 +149,7 @@ mod tests {
                 ctime: time,
                 btime: time,
                 data_version: 0,
+                has_acl: false,
             },
             lease: Lease {
                 kind: LeaseKind::Read,

@@ -23,6 +23,7 @@
 //! - `deletion`, `workers` — what happens in the background.
 #![warn(missing_docs)]
 
+mod acl;
 mod admin;
 mod catalog;
 mod codec;

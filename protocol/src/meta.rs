@@ -29,6 +29,8 @@ pub struct Caller {
     pub gid: u32,
     /// Supplementary groups, at most [`Caller::GROUPS_MAX`].
     pub groups: Vec<u32>,
+    /// Permission bits that its process takes from the mode of what it makes, except in a directory with a default ACL.
+    pub umask: u16,
 }
 
 impl Caller {
@@ -42,6 +44,7 @@ impl Caller {
             uid: 0,
             gid: 0,
             groups: Vec::new(),
+            umask: 0,
         }
     }
 }
@@ -98,6 +101,8 @@ pub struct Attr {
     pub btime: Time,
     /// Counts the changes of the content; equal numbers mean equal content.
     pub data_version: u64,
+    /// It has a POSIX ACL, access or default.
+    pub has_acl: bool,
 }
 
 /// A time to set.
@@ -352,7 +357,7 @@ pub enum MetaOp {
         name: Name,
         /// What to make; not a directory or symlink.
         kind: FileKind,
-        /// Mode, the caller's umask applied.
+        /// Mode, the caller's umask not applied.
         mode: u16,
         /// Device number of device files.
         rdev: u32,
@@ -363,7 +368,7 @@ pub enum MetaOp {
         parent: Ino,
         /// Name.
         name: Name,
-        /// Mode, the caller's umask applied.
+        /// Mode, the caller's umask not applied.
         mode: u16,
     },
     /// Makes a symbolic link. Answer: [`MetaReply::Entry`].
@@ -423,7 +428,7 @@ pub enum MetaOp {
         parent: Ino,
         /// Name.
         name: Name,
-        /// Mode, the caller's umask applied.
+        /// Mode, the caller's umask not applied.
         mode: u16,
         /// Fail when the name exists.
         exclusive: bool,

@@ -17,7 +17,7 @@ use fuser::{
 use tokio::runtime::Handle;
 use xtfs_protocol::meta::{self, Caller, SetAttr, XattrMode};
 
-use super::groups::{caller, holder};
+use super::groups::{caller, holder, maker};
 use super::reply;
 use crate::background::Tasks;
 use crate::data::write::Write;
@@ -88,6 +88,9 @@ impl Filesystem for Adaptor {
             InitFlags::FUSE_HANDLE_KILLPRIV_V2,
             InitFlags::FUSE_CACHE_SYMLINKS,
             InitFlags::FUSE_EXPORT_SUPPORT,
+            // Lists are kept, inherited and enforced by the MRC, which needs the umask to itself.
+            InitFlags::FUSE_POSIX_ACL,
+            InitFlags::FUSE_DONT_MASK,
         ] {
             if config.add_capabilities(wanted).is_err() {
                 tracing::debug!(?wanted, "the kernel does not offer it");
@@ -172,15 +175,15 @@ impl Filesystem for Adaptor {
         parent: INodeNo,
         name: &OsStr,
         mode: u32,
-        _umask: u32,
+        umask: u32,
         rdev: u32,
         reply: ReplyEntry,
     ) {
         let Some(kind) = reply::kind_of_mode(mode) else {
             return reply.error(Errno::EINVAL);
         };
-        let (vfs, caller, name) = (self.vfs.clone(), caller(req), name.as_bytes().to_vec());
-        let mode = reply::permission(mode);
+        let (vfs, caller) = (self.vfs.clone(), maker(req, umask));
+        let (mode, name) = (reply::permission(mode), name.as_bytes().to_vec());
         self.run(async move {
             let found = vfs.mknod(&caller, parent.0, &name, kind, mode, rdev).await;
             reply::entry(&vfs, found, reply);
@@ -193,11 +196,11 @@ impl Filesystem for Adaptor {
         parent: INodeNo,
         name: &OsStr,
         mode: u32,
-        _umask: u32,
+        umask: u32,
         reply: ReplyEntry,
     ) {
-        let (vfs, caller, name) = (self.vfs.clone(), caller(req), name.as_bytes().to_vec());
-        let mode = reply::permission(mode);
+        let (vfs, caller) = (self.vfs.clone(), maker(req, umask));
+        let (mode, name) = (reply::permission(mode), name.as_bytes().to_vec());
         self.run(async move {
             let found = vfs.mkdir(&caller, parent.0, &name, mode).await;
             reply::entry(&vfs, found, reply);
@@ -579,12 +582,12 @@ impl Filesystem for Adaptor {
         parent: INodeNo,
         name: &OsStr,
         mode: u32,
-        _umask: u32,
+        umask: u32,
         flags: i32,
         reply: ReplyCreate,
     ) {
-        let (vfs, caller, name) = (self.vfs.clone(), caller(req), name.as_bytes().to_vec());
-        let mode = reply::permission(mode);
+        let (vfs, caller) = (self.vfs.clone(), maker(req, umask));
+        let (mode, name) = (reply::permission(mode), name.as_bytes().to_vec());
         let options = open_options(flags);
         let exclusive = flags & libc::O_EXCL != 0;
         self.run(async move {

@@ -12,6 +12,7 @@ pub(crate) fn holder(request: &Request) -> Caller {
         uid: request.uid(),
         gid: request.gid(),
         groups: Vec::new(),
+        umask: 0,
     }
 }
 
@@ -25,6 +26,14 @@ pub(crate) fn caller(request: &Request) -> Caller {
     Caller {
         groups,
         ..holder(request)
+    }
+}
+
+/// The caller of a request that makes something.
+pub(crate) fn maker(request: &Request, umask: u32) -> Caller {
+    Caller {
+        umask: (umask & 0o777) as u16,
+        ..caller(request)
     }
 }
 

@@ -1,10 +1,13 @@
 //! Attributes, extended attributes, permission, room.
 
-use xtfs_protocol::Result;
 use xtfs_protocol::ids::Ino;
 use xtfs_protocol::meta::{Caller, MetaOp, MetaReply, SetAttr, Space, XattrMode};
+use xtfs_protocol::{Code, Result};
 
 use super::{Found, Vfs, unexpected};
+
+/// How the names of the attributes begin that stand for access control lists.
+const ACL_ATTRIBUTES: &[u8] = b"system.posix_acl_";
 
 impl Vfs {
     /// Attributes, own unsent writes included; from the cache while a lease allows it.
@@ -88,9 +91,18 @@ impl Vfs {
 
     /// Value of an extended attribute.
     ///
+    /// The kernel asks for the access control list of every inode that it checks; that there is
+    /// none is known from the attributes.
+    ///
     /// # Errors
     /// `NoAttribute`, `Unsupported`, `AccessDenied`.
     pub async fn getxattr(&self, caller: &Caller, ino: Ino, name: &[u8]) -> Result<Vec<u8>> {
+        if name.starts_with(ACL_ATTRIBUTES)
+            && let Some(found) = self.inner.cached(ino)
+            && !found.attr.has_acl
+        {
+            return Err(Code::NoAttribute.into());
+        }
         let op = MetaOp::Getxattr {
             ino,
             name: name.to_vec(),

@@ -281,6 +281,7 @@ mod tests {
             ctime: at(100),
             btime: at(100),
             data_version: 0,
+            has_acl: false,
         };
         assert!(is_read_worth_telling(&attr, at(150)));
         attr.atime = at(150);

@@ -371,6 +371,7 @@ fn node(ino: Ino, kind: FileKind, mode: u16, now: Time, parent: Ino) -> Node {
             ctime: now,
             btime: now,
             data_version: 1,
+            has_acl: false,
         },
         data: ino,
         epoch: 1,

@@ -165,8 +165,8 @@ impl Transaction<'_> {
     }
 
     /// May the caller read the inode, by its mode or because they have it open?
-    pub(super) fn may_read(&self, inode: &Inode) -> bool {
-        self.allows(inode, READ) || self.held(inode).read
+    pub(super) fn may_read(&self, inode: &Inode) -> Result<bool> {
+        Ok(self.held(inode).read || self.allows(inode, READ)?)
     }
 }
 

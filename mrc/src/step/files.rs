@@ -84,12 +84,12 @@ impl Transaction<'_> {
     fn need_open(&self, inode: &Inode, open: OpenMode) -> Result<()> {
         let held = self.held(inode);
         // A host's kernel reads programs that may only be executed; it has checked that itself.
-        let executes = self.context.trusted && self.allows(inode, EXECUTE);
-        if open.read && !(held.read || executes || self.allows(inode, READ)) {
+        let executes = self.context.trusted && self.allows(inode, EXECUTE)?;
+        if open.read && !(held.read || executes || self.allows(inode, READ)?) {
             return Err(Code::AccessDenied.into());
         }
         let opened_for_writing = held.write && !open.truncate;
-        if (open.write || open.truncate) && !(opened_for_writing || self.allows(inode, WRITE)) {
+        if (open.write || open.truncate) && !(opened_for_writing || self.allows(inode, WRITE)?) {
             return Err(Code::AccessDenied.into());
         }
         Ok(())
@@ -151,7 +151,7 @@ impl Transaction<'_> {
 
     /// What the caller of a truncation gets to carry it out.
     pub(super) fn opened_for_cut(&self, inode: &mut Inode) -> Result<Opened> {
-        let read = self.may_read(inode);
+        let read = self.may_read(inode)?;
         self.opened(inode, Held { read, write: true })
     }
 
@@ -219,7 +219,7 @@ impl Transaction<'_> {
         let reads_only = update.written_at.is_none()
             && update.allocated_delta == 0
             && update.size_at_least <= inode.size;
-        if !(reads_only && self.may_read(&inode)) {
+        if !(reads_only && self.may_read(&inode)?) {
             self.need_writer(&inode)?;
         }
         let file = file_mut(&mut inode)?;

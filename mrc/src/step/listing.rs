@@ -63,7 +63,7 @@ impl Transaction<'_> {
             });
             Ok(true)
         })?;
-        let may_stat = self.context.trusted || self.allows(&inode, EXECUTE);
+        let may_stat = self.context.trusted || self.allows(&inode, EXECUTE)?;
         if with_attr && may_stat {
             self.add_attributes(&mut entries)?;
         }

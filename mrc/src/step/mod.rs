@@ -2,12 +2,13 @@
 //! the time. No I/O, no clock, no randomness: the same arguments give the same reply and changes.
 //!
 //! - [`transaction`] — what a step has read and changed so far;
-//! - [`permission`] — who may do what;
+//! - [`permission`], [`acls`] — who may do what;
 //! - [`namespace`], [`rename`] — names;
 //! - [`attributes`], [`xattrs`] — what inodes carry;
 //! - [`files`] — opening, truncating, updating and reclaiming regular files;
 //! - [`listing`] — pages of directories and of the volume.
 
+mod acls;
 mod attributes;
 mod files;
 mod listing;

@@ -10,7 +10,7 @@ use xtfs_protocol::{Code, Error, Result};
 use super::LINKS_MAX;
 use super::permission::{EXECUTE, GROUP_EXECUTE, SET_GID, WRITE, in_group, is_root};
 use super::transaction::{Transaction, entry};
-use crate::inode::{Body, Directory, File, Inode};
+use crate::inode::{Acls, Body, Directory, File, Inode};
 use crate::records::DirentRecord;
 
 /// Accepts 1 to 255 bytes without NUL and slash that are not `.` or `..`.
@@ -194,9 +194,10 @@ impl Transaction<'_> {
         Ok(directory)
     }
 
-    /// A new inode that belongs to the caller, with set-group-id inherited from the directory.
+    /// A new inode that belongs to the caller, with set-group-id and access control lists inherited
+    /// from the directory.
     pub(super) fn new_inode(
-        &self,
+        &mut self,
         parent: Ino,
         number: Ino,
         mode: u16,
@@ -215,7 +216,7 @@ impl Transaction<'_> {
             }
         }
         let time = self.context.time;
-        Ok(Inode {
+        let mut inode = Inode {
             ino: number,
             mode,
             nlink: 1,
@@ -230,8 +231,11 @@ impl Transaction<'_> {
             btime: time,
             data_version: 0,
             xattr_names: 0,
+            acls: Acls::default(),
             body,
-        })
+        };
+        self.inherit_acls(&directory, &mut inode)?;
+        Ok(inode)
     }
 
     /// The content of a new file.

@@ -1,10 +1,11 @@
-//! Who may do what: mode bits with supplementary groups, and the rules for root, owners and
-//! sticky directories.
+//! Who may do what: mode bits with supplementary groups, access control lists, and the rules for
+//! root, owners and sticky directories.
 
 use xtfs_protocol::meta::Caller;
 use xtfs_protocol::{Code, Result};
 
 use super::transaction::Transaction;
+use crate::acl::AclKind;
 use crate::inode::Inode;
 
 pub(super) const READ: u8 = 4;
@@ -16,6 +17,7 @@ pub(super) const SET_GID: u16 = 0o2000;
 pub(super) const STICKY: u16 = 0o1000;
 pub(super) const GROUP_EXECUTE: u16 = 0o010;
 const ANY_EXECUTE: u16 = 0o111;
+const GROUP_ALL: u16 = 0o070;
 
 pub(super) const fn is_root(caller: &Caller) -> bool {
     caller.uid == 0
@@ -25,11 +27,8 @@ pub(super) fn in_group(caller: &Caller, gid: u32) -> bool {
     caller.gid == gid || caller.groups.contains(&gid)
 }
 
-/// Do the mode bits (or being root) allow everything in `mask`?
-pub(super) fn allows(caller: &Caller, inode: &Inode, mask: u8) -> bool {
-    if is_root(caller) {
-        return mask & EXECUTE == 0 || inode.is_directory() || inode.mode & ANY_EXECUTE != 0;
-    }
+/// Do the mode bits allow everything in `mask`?
+fn mode_allows(caller: &Caller, inode: &Inode, mask: u8) -> bool {
     let shift = if caller.uid == inode.uid {
         6
     } else if in_group(caller, inode.gid) {
@@ -57,12 +56,26 @@ impl Transaction<'_> {
         self.context.caller
     }
 
-    pub(super) fn allows(&self, inode: &Inode, mask: u8) -> bool {
-        allows(self.caller(), inode, mask)
+    /// Does being root, or the access control list, or the mode allow everything in `mask`?
+    ///
+    /// As in Linux, a list does not count while the group bits of the mode (its mask) are empty.
+    pub(super) fn allows(&self, inode: &Inode, mask: u8) -> Result<bool> {
+        let caller = self.caller();
+        if is_root(caller) {
+            let executable = inode.is_directory() || inode.mode & ANY_EXECUTE != 0;
+            return Ok(mask & EXECUTE == 0 || executable);
+        }
+        if caller.uid != inode.uid
+            && inode.mode & GROUP_ALL != 0
+            && let Some(acl) = self.acl(inode, AclKind::Access)?
+        {
+            return Ok(acl.allows(caller, inode.gid, inode.mode, mask));
+        }
+        Ok(mode_allows(caller, inode, mask))
     }
 
     pub(super) fn need(&self, inode: &Inode, mask: u8) -> Result<()> {
-        if self.allows(inode, mask) {
+        if self.allows(inode, mask)? {
             Ok(())
         } else {
             Err(Code::AccessDenied.into())

@@ -272,6 +272,7 @@ impl<'a> Transaction<'a> {
     pub(super) fn remove_inode(&mut self, inode: &Inode) -> Result<()> {
         self.count(Some(inode), None)?;
         self.remove_all_xattrs(inode)?;
+        self.remove_acls(inode.ino, inode.acls);
         if let Body::File(file) = &inode.body
             && file.written
         {

@@ -1,15 +1,17 @@
 //! Extended attributes and the rules of their namespaces.
 //!
 //! `user.` needs the file's read or write permission and exists on files and directories only;
-//! `trusted.` is root's; `security.` is read by all and written by root. POSIX ACLs
-//! (`system.posix_acl_*`) are not offered: an ACL that is kept but not enforced would be a lie.
+//! `trusted.` is root's; `security.` is read by all and written by root. The attributes
+//! `system.posix_acl_*` are the inode's access control lists in another shape.
 
 use xtfs_protocol::ids::{Ino, NAME_BYTES_MAX};
 use xtfs_protocol::meta::{MetaOp, MetaReply, XattrMode};
 use xtfs_protocol::{Code, Error, Result};
 
+use super::acls;
 use super::permission::{READ, STICKY, WRITE, is_root};
 use super::transaction::Transaction;
+use crate::acl::Acl;
 use crate::inode::{Body, Inode};
 use crate::keys::{self, Table};
 
@@ -53,6 +55,13 @@ const fn has_user_attributes(inode: &Inode) -> bool {
 impl Transaction<'_> {
     pub(super) fn getxattr(&self, ino: Ino, name: &[u8]) -> Result<MetaReply> {
         let inode = self.inode(ino)?;
+        if let Some(kind) = acls::kind_of_attribute(name) {
+            if matches!(inode.body, Body::Symlink(_)) {
+                return Err(Code::Unsupported.into());
+            }
+            let acl = self.acl(&inode, kind)?.ok_or(Code::NoAttribute)?;
+            return Ok(MetaReply::Bytes(acl.encode()));
+        }
         match namespace(name)? {
             Namespace::User if !has_user_attributes(&inode) => {
                 return Err(Code::NoAttribute.into());
@@ -70,6 +79,10 @@ impl Transaction<'_> {
     pub(super) fn listxattr(&self, ino: Ino) -> Result<MetaReply> {
         let inode = self.inode(ino)?;
         let mut names = Vec::new();
+        for name in acls::attributes(inode.acls) {
+            names.extend_from_slice(name);
+            names.push(0);
+        }
         if inode.xattr_names > 0 {
             let root = is_root(self.caller());
             self.scan_named(Table::Xattrs, ino, b"", &mut |key, _| {
@@ -92,16 +105,22 @@ impl Transaction<'_> {
         mode: XattrMode,
     ) -> Result<MetaReply> {
         let mut inode = self.inode(ino)?;
+        if let Some(kind) = acls::kind_of_attribute(name) {
+            need_mode(mode, inode.acls.has(kind))?;
+            // An attribute without a value asks for the removal of the list.
+            let acl = match value {
+                [] => None,
+                value => Acl::decode(value)?,
+            };
+            self.set_acl(inode, kind, acl)?;
+            return Ok(MetaReply::Done);
+        }
         self.need_xattr_change(&inode, name)?;
         if value.len() > MetaOp::XATTR_BYTES_MAX {
             return Err(Code::AttributeTooLong.into());
         }
         let exists = self.xattr(&inode, name)?.is_some();
-        match mode {
-            XattrMode::Create if exists => return Err(Code::Exists.into()),
-            XattrMode::Replace if !exists => return Err(Code::NoAttribute.into()),
-            _ => {}
-        }
+        need_mode(mode, exists)?;
         if !exists {
             inode.xattr_names += listed_bytes(name);
             if inode.xattr_names > NAMES_BYTES_MAX {
@@ -116,6 +135,11 @@ impl Transaction<'_> {
 
     pub(super) fn removexattr(&mut self, ino: Ino, name: &[u8]) -> Result<MetaReply> {
         let mut inode = self.inode(ino)?;
+        if let Some(kind) = acls::kind_of_attribute(name) {
+            // As in Linux, removing a list that is not there is no error.
+            self.set_acl(inode, kind, None)?;
+            return Ok(MetaReply::Done);
+        }
         self.need_xattr_change(&inode, name)?;
         if self.xattr(&inode, name)?.is_none() {
             return Err(Code::NoAttribute.into());
@@ -160,6 +184,14 @@ impl Transaction<'_> {
             self.remove_xattr(inode, CAPABILITY);
         }
         Ok(())
+    }
+}
+
+fn need_mode(mode: XattrMode, exists: bool) -> Result<()> {
+    match mode {
+        XattrMode::Create if exists => Err(Code::Exists.into()),
+        XattrMode::Replace if !exists => Err(Code::NoAttribute.into()),
+        _ => Ok(()),
     }
 }
 

@@ -20,7 +20,7 @@ use super::reserve::Disk;
 use super::{Times, Volume};
 use crate::database::{DatabaseView, Tables};
 use crate::error::database;
-use crate::inode::{Body, Directory, Inode};
+use crate::inode::{Acls, Body, Directory, Inode};
 use crate::keys::{self, Table};
 use crate::lease::Leases;
 use crate::records::{Counters, SessionRecord, Usage, VolumeRecord};
@@ -68,6 +68,7 @@ impl Volume {
             btime: root.time,
             data_version: 0,
             xattr_names: 0,
+            acls: Acls::default(),
             body: Body::Directory(Directory {
                 parent: ROOT_INO,
                 run_next: 0,

@@ -65,7 +65,8 @@ impl Disk {
 /// Does the change enter a name or an attribute? Moving a name does not count.
 fn adds(op: &MetaOp, changes: &Changes) -> bool {
     let enters = changes.changes.iter().any(|change| {
-        change.value.is_some() && matches!(change.table, Table::Dirents | Table::Xattrs)
+        let adding = matches!(change.table, Table::Dirents | Table::Xattrs | Table::Acls);
+        change.value.is_some() && adding
     });
     enters && !matches!(op, MetaOp::Rename { .. })
 }

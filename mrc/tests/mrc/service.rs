@@ -109,7 +109,7 @@ async fn a_user_acts_only_as_themself() {
     client.caller = Caller {
         uid: 1000,
         gid: 1000,
-        groups: vec![],
+        ..Caller::default()
     };
     // Even as themself not in the session of the host.
     let refused = client.lookup("x").await.unwrap_err();

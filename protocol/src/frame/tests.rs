@@ -29,6 +29,7 @@ fn lookup(name: Vec<u8>, header: CallHeader, payload: Vec<u8>) -> Call {
                 uid: 1,
                 gid: 2,
                 groups: vec![3, 4],
+                umask: 0o22,
             },
             op: MetaOp::Lookup { parent: 5, name },
         },

@@ -1,5 +1,6 @@
 //! The step on a volume in memory, by area.
 
+mod acls;
 mod attributes;
 mod files;
 mod model;
@@ -21,7 +22,7 @@ use xtfs_protocol::time::Time;
 use xtfs_protocol::{Code, Result};
 
 use super::{Changes, Context, Effect, Held, OpenFiles, Transaction, step, usage};
-use crate::inode::{Body, Directory, Inode};
+use crate::inode::{Acls, Body, Directory, Inode};
 use crate::keys::{self, Table};
 use crate::records::{Counters, DirentRecord, Usage};
 use crate::view::View;
@@ -92,6 +93,7 @@ impl World {
             btime: time,
             data_version: 0,
             xattr_names: 0,
+            acls: Acls::default(),
             body: Body::Directory(Directory {
                 parent: ROOT_INO,
                 run_next: 0,
@@ -135,7 +137,7 @@ impl World {
         self.caller = Caller {
             uid,
             gid: uid,
-            groups: vec![],
+            ..Caller::default()
         };
         self
     }
