@@ -8,14 +8,13 @@
 
 use std::fs::OpenOptions;
 use std::io::{BufRead, BufReader, Read, Write};
+use std::os::unix::process::CommandExt;
 use std::path::Path;
-use std::process::{Child, Command, ExitCode, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::sync::mpsc;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
-
-use crate::output;
 
 /// The hidden flag that marks the child.
 pub const CHILD_FLAG: &str = "--background-child";
@@ -30,17 +29,20 @@ const REPORT_BYTES_MAX: u64 = 64 << 10;
 const REPORT_LIMIT: Duration = Duration::from_secs(300);
 
 /// Starts this command again in the background, with its stderr in `log`, and waits for its
-/// report.
-pub fn spawn(log: &Path) -> Result<ExitCode> {
+/// report, which it returns.
+pub fn spawn(log: &Path) -> Result<String> {
     let program = std::env::current_exe().context("this program: cannot be found")?;
     let errors = OpenOptions::new()
         .create(true)
         .append(true)
         .open(log)
         .with_context(|| format!("log file {}: cannot be opened", log.display()))?;
+    let mut arguments = std::env::args_os();
     let mut child = Command::new(program)
+        // The name by which the program was called may say what it is to do.
+        .arg0(arguments.next().unwrap_or_default())
         .arg(CHILD_FLAG)
-        .args(std::env::args_os().skip(1))
+        .args(arguments)
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .stderr(errors)
@@ -68,8 +70,7 @@ pub fn spawn(log: &Path) -> Result<ExitCode> {
             ),
         }
     }
-    output::print(&line)?;
-    Ok(ExitCode::SUCCESS)
+    Ok(line.to_owned())
 }
 
 /// The first line of the child's stdout, empty if it ended without one; none when neither comes in
@@ -94,15 +95,19 @@ pub fn become_independent() -> Result<()> {
     Ok(())
 }
 
-/// Prints the one line that says that everything is ready.
-pub fn report_ready(line: &str) {
+/// Prints the one line that says that everything is ready. False when nobody listens: for a process
+/// in the foreground no reason to stop serving, but for a child the sign that whoever waited for it
+/// has given up.
+pub fn report_ready(line: &str) -> bool {
     let mut stdout = std::io::stdout().lock();
-    // A parent that is gone, or a closed stdout, is no reason to stop serving.
-    let _ = writeln!(stdout, "{line}").and_then(|()| stdout.flush());
+    writeln!(stdout, "{line}")
+        .and_then(|()| stdout.flush())
+        .is_ok()
 }
 
 /// Tells the parent why the child failed.
 pub fn report_failure(error: &anyhow::Error) {
     let text = format!("{error:#}").replace('\n', " ");
-    report_ready(&format!("{FAILED}{text}"));
+    // Without a parent the log has it.
+    let _ = report_ready(&format!("{FAILED}{text}"));
 }

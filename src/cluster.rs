@@ -47,7 +47,8 @@ impl Cluster {
         let peer = cell.host().context("identity of this host")?.peer().clone();
         let mrc_identity = service_identity(&cell, &data.mrc(), env)?;
         let mrc_id = service::id_of(&mrc_identity)?;
-        let socket = DatagramSocket::bind(SocketAddr::from((Ipv4Addr::LOCALHOST, 0)))?;
+        // Other mounts of this data folder know only the address of the MRC.
+        let socket = service::bind(&data.mrc(), SocketAddr::from((Ipv4Addr::LOCALHOST, 0)))?;
         let address = socket.local_addr()?;
         let mut options = MrcOptions::new(data.mrc().join("store"), mrc_id, env.clone());
         options.addresses = vec![address.to_string()];

@@ -143,6 +143,11 @@ impl DataDir {
     }
 }
 
+/// Has `xtfs up` made a data folder there?
+pub fn is_made(path: &Path) -> bool {
+    path.join("up.toml").exists()
+}
+
 /// Folder of the cell in a data folder.
 pub fn cell_in(path: &Path) -> PathBuf {
     path.join("cell")

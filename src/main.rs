@@ -5,8 +5,9 @@
 //! - [`reach`] — how a command finds the cell it is about;
 //! - [`cluster`] — MRC and OSDs inside this process, for `xtfs up` and for stopped data;
 //! - [`serving`] — a mounted volume from its start to its clean end;
+//! - [`mount_options`] — what `-o` takes;
 //! - [`mountpoint`], [`mounts`], [`data_dir`] — what lies on this machine: mounts and folders;
-//! - [`background`], [`logging`] — the process itself;
+//! - [`background`], [`logging`], [`watch`] — the process itself;
 //! - [`mod@bench`] — measuring directories.
 
 mod background;
@@ -15,6 +16,7 @@ mod cluster;
 mod commands;
 mod data_dir;
 mod logging;
+mod mount_options;
 mod mountpoint;
 mod mounts;
 mod output;
@@ -22,6 +24,7 @@ mod reach;
 mod service;
 mod serving;
 mod sizes;
+mod watch;
 
 use std::io::Write;
 use std::process::ExitCode;
@@ -33,6 +36,10 @@ use clap::error::ErrorKind;
 const USAGE_EXIT: u8 = 64;
 
 fn main() -> ExitCode {
+    // mount(8) calls this program by other names.
+    if commands::helper::is_called_as_one() {
+        return commands::helper::run();
+    }
     let cli = match commands::Cli::try_parse() {
         Ok(cli) => cli,
         Err(error) => {

@@ -60,6 +60,16 @@ pub fn prepare(path: &Path) -> Result<PathBuf> {
     Ok(path)
 }
 
+/// Refuses a mount point that is not there; `prepare` would make it.
+pub fn require(path: &Path) -> Result<()> {
+    match fs::metadata(path) {
+        Err(error) if !is_dead(&error) => {
+            Err(error).with_context(|| format!("mount point {}", path.display()))
+        }
+        _ => Ok(()),
+    }
+}
+
 /// The absolute path without symbolic links, also of a mount whose process is dead.
 pub fn resolve(path: &Path) -> Result<PathBuf> {
     let failed = || format!("mount point {}", path.display());

@@ -10,11 +10,17 @@ use std::io::{Read, Seek, Write};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, anyhow, bail};
 use rustix::fs::FlockOperation;
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
+
+use crate::watch::Watch;
+
+/// Pause between two looks at a record.
+const LOOK_AGAIN: Duration = Duration::from_millis(10);
 
 /// What is recorded of a mount.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -48,9 +54,36 @@ pub enum Found {
     Nothing,
 }
 
-/// Records that this process serves `mountpoint`.
-pub fn record(mountpoint: &Path, volume: &str) -> Result<Serving> {
-    record_in(&folder()?, mountpoint, volume)
+/// Records that this process serves `mountpoint`. Where another one has unmounted it and is still
+/// writing to disk, waits for its end, at most for `limit`.
+pub async fn record(mountpoint: &Path, volume: &str, limit: Duration) -> Result<Serving> {
+    let folder = folder()?;
+    let until = Instant::now() + limit;
+    loop {
+        if let Some(serving) = record_in(&folder, mountpoint, volume)? {
+            return Ok(serving);
+        }
+        let left = until.saturating_duration_since(Instant::now());
+        let other = match find_in(&folder, mountpoint)? {
+            Found::Alive(other) => Some(other.pid),
+            Found::Dead(_) | Found::Nothing => None,
+        };
+        let served = || {
+            let by = other.map_or("another process".to_owned(), |pid| format!("process {pid}"));
+            anyhow!(
+                "mount point {}: {by} serves it already",
+                mountpoint.display()
+            )
+        };
+        if left.is_zero() {
+            return Err(served());
+        }
+        match other.and_then(Watch::new) {
+            Some(watch) => watch.ended(left).await.map_err(|_| served())?,
+            // It is between two states.
+            None => tokio::time::sleep(LOOK_AGAIN).await,
+        }
+    }
 }
 
 /// What is recorded of `mountpoint` (a path without symbolic links).
@@ -77,7 +110,8 @@ impl Serving {
     }
 }
 
-fn record_in(folder: &Path, mountpoint: &Path, volume: &str) -> Result<Serving> {
+/// None while another process holds the record.
+fn record_in(folder: &Path, mountpoint: &Path, volume: &str) -> Result<Option<Serving>> {
     sweep(folder);
     let path = file_in(folder, mountpoint);
     let failed = || format!("{}: cannot be written", path.display());
@@ -90,11 +124,12 @@ fn record_in(folder: &Path, mountpoint: &Path, volume: &str) -> Result<Serving> 
         .with_context(failed)?;
     match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
         Ok(()) => {}
-        Err(Errno::WOULDBLOCK) => bail!(
-            "mount point {}: another process serves it already",
-            mountpoint.display()
-        ),
+        Err(Errno::WOULDBLOCK) => return Ok(None),
         Err(error) => return Err(error).with_context(failed),
+    }
+    if file.metadata().with_context(failed)?.nlink() == 0 {
+        // Its owner ended while it was opened here.
+        return Ok(None);
     }
     let record = Record {
         pid: std::process::id(),
@@ -103,7 +138,7 @@ fn record_in(folder: &Path, mountpoint: &Path, volume: &str) -> Result<Serving> 
         failure: None,
     };
     write(&mut file, &record).with_context(failed)?;
-    Ok(Serving { record, path, file })
+    Ok(Some(Serving { record, path, file }))
 }
 
 /// Removes what killed processes left behind: records of mount points that no longer exist.
@@ -216,7 +251,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let place = Path::new("/mnt/a");
         assert_eq!(find_in(dir.path(), place).unwrap(), Found::Nothing);
-        let serving = record_in(dir.path(), place, "main").unwrap();
+        let serving = record_in(dir.path(), place, "main").unwrap().unwrap();
         let Found::Alive(found) = find_in(dir.path(), place).unwrap() else {
             panic!("the record is held");
         };
@@ -224,7 +259,7 @@ mod tests {
             (found.pid, found.volume.as_str()),
             (std::process::id(), "main")
         );
-        assert!(record_in(dir.path(), place, "main").is_err());
+        assert!(record_in(dir.path(), place, "main").unwrap().is_none());
         serving.ended().unwrap();
         assert_eq!(find_in(dir.path(), place).unwrap(), Found::Nothing);
     }
@@ -234,7 +269,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let serving = record_in(dir.path(), Path::new("/no/such/place"), "main").unwrap();
         drop(serving);
-        let here = record_in(dir.path(), dir.path(), "main").unwrap();
+        let here = record_in(dir.path(), dir.path(), "main").unwrap().unwrap();
         assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1);
         here.ended().unwrap();
     }
@@ -243,7 +278,7 @@ mod tests {
     fn an_end_that_lost_something_leaves_its_reason() {
         let dir = tempfile::tempdir().unwrap();
         let place = Path::new("/mnt/a");
-        let serving = record_in(dir.path(), place, "main").unwrap();
+        let serving = record_in(dir.path(), place, "main").unwrap().unwrap();
         serving.failed("disk full").unwrap();
         let Found::Dead(found) = find_in(dir.path(), place).unwrap() else {
             panic!("the record stays");
@@ -253,9 +288,10 @@ mod tests {
         let place = dir.path();
         record_in(dir.path(), place, "main")
             .unwrap()
+            .unwrap()
             .failed("disk full")
             .unwrap();
-        let serving = record_in(dir.path(), place, "main").unwrap();
+        let serving = record_in(dir.path(), place, "main").unwrap().unwrap();
         assert!(matches!(
             find_in(dir.path(), place).unwrap(),
             Found::Alive(_)

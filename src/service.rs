@@ -150,7 +150,7 @@ async fn wait(
         volume: None,
         address: Some(address.to_string()),
     })?;
-    background::report_ready(&format!("{role} {id} ready at {address}"));
+    let _ = background::report_ready(&format!("{role} {id} ready at {address}"));
     let name = signals.next().await;
     tracing::info!(signal = name, "ending");
     Ok(())
@@ -174,19 +174,8 @@ impl Place {
 
     /// Takes the address to serve on.
     fn listen(&self, data: &DataDir) -> Result<Listener> {
-        let remembered = data.path().join("listen");
-        let last = (self.listen.port() == 0)
-            .then(|| last_address(&remembered, self.listen))
-            .flatten();
-        // The port of the last start may have been taken by someone else.
-        let socket = match last.map(DatagramSocket::bind) {
-            Some(Ok(socket)) => socket,
-            _ => DatagramSocket::bind(self.listen)
-                .with_context(|| format!("address {}", self.listen))?,
-        };
+        let socket = bind(data.path(), self.listen)?;
         let local = socket.local_addr()?;
-        fs::write(&remembered, local.to_string())
-            .with_context(|| format!("{}", remembered.display()))?;
         let address = match &self.advertise {
             Some(advertised) => advertised.clone(),
             None if local.ip().is_unspecified() => bail!(
@@ -229,6 +218,23 @@ where
 {
     let opened = env.blocking(open).await;
     Ok(opened.context("the store could not be opened: its thread ended")??)
+}
+
+/// Takes the address `asked` for the service in `dir`; for port 0 the port of its last start, so
+/// that who knows it from then finds it again, or a free one.
+pub fn bind(dir: &Path, asked: SocketAddr) -> Result<DatagramSocket> {
+    let remembered = dir.join("listen");
+    let last = (asked.port() == 0)
+        .then(|| last_address(&remembered, asked))
+        .flatten();
+    // The port of the last start may have been taken by someone else.
+    let socket = match last.map(DatagramSocket::bind) {
+        Some(Ok(socket)) => socket,
+        _ => DatagramSocket::bind(asked).with_context(|| format!("address {asked}"))?,
+    };
+    fs::write(&remembered, socket.local_addr()?.to_string())
+        .with_context(|| format!("{}", remembered.display()))?;
+    Ok(socket)
 }
 
 /// The address of the last start, if it fits what is asked for now.

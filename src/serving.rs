@@ -5,17 +5,21 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use anyhow::{Context, Result, anyhow};
-use clap::{Args, ValueEnum};
+use anyhow::{Context, Error, Result, anyhow, bail};
+use clap::Args;
 use tokio::runtime::Handle;
 use tokio::signal::unix::{Signal, SignalKind, signal};
-use xtfs_client::fuse::{self, MountOptions, Mounted};
+use xtfs_client::fuse::{self, MountFlags, MountOptions, Mounted};
 use xtfs_client::{ClientOptions, Vfs};
 use xtfs_protocol::Code;
 use xtfs_protocol::env::Env;
 use xtfs_protocol::transport::Connector;
 
+use crate::mount_options::MountSettings;
 use crate::{background, mounts, sizes};
+
+/// File content that is cached where nothing is said.
+const CACHE_BYTES: u64 = 256 << 20;
 
 /// Time for a new mount to answer its first question.
 const LIVE_LIMIT: Duration = Duration::from_secs(30);
@@ -26,31 +30,23 @@ const CLOSE_LIMIT: Duration = Duration::from_secs(110);
 /// Options of a mount.
 #[derive(Debug, Clone, Args)]
 pub struct Options {
-    /// Mount options, separated by commas
-    #[arg(
-        short = 'o',
-        long = "options",
-        value_name = "OPTIONS",
-        value_delimiter = ','
-    )]
-    options: Vec<MountOption>,
-    /// File content that is cached in memory. Doubling it keeps more of what was read
-    #[arg(long, value_name = "SIZE", default_value = "256M", value_parser = sizes::parse)]
-    cache: u64,
+    /// Mount options, separated by commas; see MOUNT OPTIONS
+    #[arg(short = 'o', long = "options", value_name = "OPTIONS")]
+    options: Vec<String>,
+    /// File content that is cached in memory [default: 256M]. Doubling it keeps more of what was
+    /// read. The same as -o cache=SIZE
+    #[arg(long, value_name = "SIZE", value_parser = sizes::parse)]
+    cache: Option<u64>,
 }
 
-/// What `-o` takes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-#[value(rename_all = "snake_case")]
-enum MountOption {
-    /// Nothing can be changed
-    Ro,
-    /// Everything can be changed (the default)
-    Rw,
-    /// Other users may use the mount (the default for root)
-    AllowOther,
-    /// The defaults
-    Defaults,
+impl Options {
+    /// What the options ask for together.
+    pub fn settings(&self) -> Result<MountSettings> {
+        let lines = self.options.iter().map(String::as_str);
+        let mut settings = MountSettings::parse(lines, false).map_err(Error::msg)?;
+        settings.cache = self.cache.or(settings.cache);
+        Ok(settings)
+    }
 }
 
 /// What is mounted where.
@@ -59,12 +55,16 @@ pub struct MountSpec {
     pub volume: String,
     /// The directory, as [`prepare`](crate::mountpoint::prepare) gave it.
     pub mountpoint: PathBuf,
+    /// What the mount table shows as source.
+    pub source: String,
     /// Options.
-    pub options: Options,
+    pub settings: MountSettings,
     /// Clock and randomness.
     pub env: Env,
     /// Becomes true when the mount is live.
     pub live: Live,
+    /// Another process waits for this one's report.
+    pub background: bool,
 }
 
 /// Whether a mount has ever been live.
@@ -72,18 +72,19 @@ pub struct MountSpec {
 pub struct Live(Arc<AtomicBool>);
 
 impl MountSpec {
-    fn has(&self, option: MountOption) -> bool {
-        self.options.options.contains(&option)
-    }
-
     fn client_options(&self) -> ClientOptions {
-        ClientOptions {
+        let mut options = ClientOptions {
             env: self.env.clone(),
             volume: self.volume.clone(),
-            cache_bytes: usize::try_from(self.options.cache).unwrap_or(usize::MAX),
-            read_only: self.has(MountOption::Ro),
+            cache_bytes: usize::try_from(self.settings.cache.unwrap_or(CACHE_BYTES))
+                .unwrap_or(usize::MAX),
+            read_only: self.settings.flags.contains(MountFlags::RDONLY),
             ..ClientOptions::default()
+        };
+        if let Some(limit) = self.settings.timeout {
+            options.op_deadline = limit;
         }
+        options
     }
 }
 
@@ -95,7 +96,11 @@ pub async fn serve(
     on_live: impl FnOnce() -> Result<()>,
 ) -> Result<()> {
     let mut signals = Signals::new()?;
-    match Vfs::open(connector, spec.client_options()).await {
+    let opened = tokio::select! {
+        opened = Vfs::open(connector, spec.client_options()) => opened,
+        name = signals.next() => bail!("ended by {name} before volume {} answered", spec.volume),
+    };
+    match opened {
         Ok(vfs) => {
             let mounted = mount_and_wait(&vfs, &spec, &mut signals, on_live).await;
             let closed = close(&vfs).await;
@@ -118,7 +123,7 @@ pub async fn recorded(
     live: &Live,
     serving: impl Future<Output = Result<()>>,
 ) -> Result<()> {
-    let record = mounts::record(mountpoint, volume)?;
+    let record = mounts::record(mountpoint, volume, CLOSE_LIMIT).await?;
     let Err(error) = serving.await else {
         return record.ended();
     };
@@ -154,12 +159,16 @@ async fn mount_and_wait(
         return Err(error);
     }
     spec.live.0.store(true, Ordering::Relaxed);
-    background::report_ready(&format!("mounted {} at {}", spec.volume, place.display()));
-    let signal = tokio::select! {
-        () = mounted.wait_unmounted() => None,
-        name = signals.next() => Some(name),
+    let line = format!("mounted {} at {}", spec.volume, place.display());
+    let signal = if background::report_ready(&line) || !spec.background {
+        tokio::select! {
+            () = mounted.wait_unmounted() => None,
+            name = signals.next() => Some(name),
+        }
+    } else {
+        Some("who asked for it has gone")
     };
-    tracing::info!(mountpoint = %place.display(), signal, "ending");
+    tracing::info!(mountpoint = %place.display(), reason = signal, "ending");
     match signal {
         Some(_) => end_mount(mounted, place).await,
         None => Ok(()),
@@ -230,8 +239,8 @@ impl Signals {
 }
 
 fn mount_options(spec: &MountSpec) -> MountOptions {
-    let mut options = MountOptions::new(&spec.mountpoint, format!("xtfs:{}", spec.volume));
-    options.read_only = spec.has(MountOption::Ro);
-    options.allow_other |= spec.has(MountOption::AllowOther);
+    let mut options = MountOptions::new(&spec.mountpoint, &spec.source);
+    options.flags = spec.settings.flags;
+    options.allow_other |= spec.settings.allow_other;
     options
 }

@@ -90,7 +90,7 @@ install_tools() {
     if [ "$(id -u)" != 0 ]; then echo "run the tests as root: they mount file systems"; return 1; fi
     local missing=() pair
     for pair in cc:gcc fusermount3:fuse3 setfattr:attr setfacl:acl sqlite3:sqlite3 rsync:rsync git:git \
-        mkfs.ext4:e2fsprogs mount:mount fallocate:util-linux diff:diffutils find:findutils strace:strace valgrind:valgrind; do
+        mkfs.ext4:e2fsprogs mount:mount unshare:util-linux systemd-analyze:systemd fallocate:util-linux diff:diffutils find:findutils strace:strace valgrind:valgrind; do
         command -v "${pair%%:*}" >/dev/null || missing+=("${pair##*:}")
     done
     [ -e /usr/include/sys/acl.h ] || missing+=(libacl1-dev)
@@ -147,7 +147,7 @@ export -f memcheck
 export logs
 step babu-kv-memcheck 300 bash -c 'memcheck babu_kv memtable && memcheck model'
 
-for name in layering simulation cleanliness command acl desktop corruption full_disk kill pjdfstest fsx lossy; do
+for name in layering simulation cleanliness command mount acl desktop corruption full_disk kill pjdfstest fsx lossy; do
     program=$(sed -n "s|^$PWD/tests \(.*/$name-[0-9a-f]*\)$|\1|p" "$logs/programs")
     step "$name" 1200 env -C tests "${program:-false}" --test-threads=1 --nocapture
 done

@@ -7,13 +7,12 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, bail};
 use clap::Args;
-use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open};
-use tokio::io::Interest;
-use tokio::io::unix::AsyncFd;
+use rustix::process::{Pid, Signal, kill_process};
 
 use super::{Process, block_on};
 use crate::mountpoint::{self, Busy};
 use crate::mounts::{self, Found, Record};
+use crate::watch::Watch;
 
 /// Unmount and end the process that serves a mount
 ///
@@ -114,27 +113,6 @@ async fn in_time<T: Send + 'static>(
     Ok(tokio::time::timeout(limit, tokio::task::spawn_blocking(work)).await??)
 }
 
-/// Waits for the end of a process that is not a child.
-struct Watch(AsyncFd<rustix::fd::OwnedFd>);
-
-impl Watch {
-    /// None when it has ended already.
-    fn new(pid: u32) -> Option<Self> {
-        let pid = Pid::from_raw(i32::try_from(pid).ok()?)?;
-        let fd = pidfd_open(pid, PidfdFlags::NONBLOCK).ok()?;
-        // SAFETY: the descriptor is owned by the AsyncFd, which nobody takes it out of, so it stays
-        // open for as long as it is registered.
-        let registered = unsafe { AsyncFd::register_with_interest(fd, Interest::READABLE) };
-        registered.ok().map(Self)
-    }
-
-    async fn ended(&self, limit: Duration) -> Result<()> {
-        // It stays readable, so nothing has to be cleared.
-        let _ready = tokio::time::timeout(limit, self.0.readable()).await??;
-        Ok(())
-    }
-}
-
 fn signal(pid: u32) -> Result<()> {
     let process = i32::try_from(pid).ok().and_then(Pid::from_raw);
     let process = process.with_context(|| format!("process {pid}"))?;
@@ -219,17 +197,5 @@ mod tests {
                 .to_string()
                 .contains("disk full")
         );
-    }
-
-    #[tokio::test]
-    async fn the_end_of_a_process_is_noticed() {
-        let mut child = std::process::Command::new("cat")
-            .stdin(std::process::Stdio::piped())
-            .spawn()
-            .unwrap();
-        let watch = Watch::new(child.id()).unwrap();
-        drop(child.stdin.take());
-        watch.ended(Duration::from_secs(60)).await.unwrap();
-        child.wait().unwrap();
     }
 }

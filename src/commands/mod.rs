@@ -4,6 +4,8 @@ mod bench;
 mod cell;
 mod cleanup;
 mod down;
+pub mod helper;
+mod install_helpers;
 mod ls;
 mod mkfs;
 mod mount;
@@ -87,6 +89,7 @@ enum Command {
     Osd(osd::Osd),
     Mkfs(mkfs::Mkfs),
     Mount(mount::Mount),
+    InstallHelpers(install_helpers::InstallHelpers),
     Ls(ls::Ls),
     Rmfs(rmfs::Rmfs),
     Status(status::Status),
@@ -106,6 +109,7 @@ pub fn run(cli: Cli) -> Result<ExitCode> {
         Command::Osd(command) => command.run(process),
         Command::Mkfs(command) => command.run(process),
         Command::Mount(command) => command.run(process),
+        Command::InstallHelpers(command) => command.run(process),
         Command::Ls(command) => command.run(process),
         Command::Rmfs(command) => command.run(process),
         Command::Status(command) => command.run(process),
@@ -194,6 +198,9 @@ mod tests {
             "xtfs osd --cell /c --data /o --listen 127.0.0.1:0 --mrc localhost:1",
             "xtfs mkfs --cell /c main --width 3 --object-size 128K",
             "xtfs mount --cell /c main /mnt --detach -o ro,allow_other",
+            "xtfs mount --data /d /mnt -o noatime -o cache=1G",
+            "xtfs mount /c/main /mnt",
+            "xtfs install-helpers --dir /sbin --remove",
             "xtfs ls --cell /c",
             "xtfs rmfs --cell /c main --yes",
             "xtfs status --data /d --json",

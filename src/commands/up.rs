@@ -11,7 +11,7 @@ use super::{Process, block_on};
 use crate::cluster::Cluster;
 use crate::data_dir::{self, DataDir, RunInfo};
 use crate::serving::{self, Live, MountSpec};
-use crate::{background, mountpoint};
+use crate::{background, mountpoint, output};
 
 /// Run a whole file system in one process and mount it
 ///
@@ -21,7 +21,7 @@ use crate::{background, mountpoint};
 ///
 /// Ends cleanly, with everything on disk, on Ctrl-C, SIGTERM, `xtfs down MOUNTPOINT` and `umount
 /// MOUNTPOINT`. While it runs, `xtfs status`, `ls`, `scrub` and `cleanup` work with the same
-/// `--data`.
+/// `--data`, and `xtfs mount --data DIR` mounts its volumes once more.
 #[derive(Debug, Args)]
 #[command(after_long_help = "\
 EXAMPLES:
@@ -63,9 +63,14 @@ impl Up {
         if self.detach && !process.is_background_child() {
             std::fs::create_dir_all(&dir)
                 .with_context(|| format!("data folder {}: cannot be made", dir.display()))?;
-            return background::spawn(&dir.join("log"));
+            output::print(&background::spawn(&dir.join("log"))?)?;
+            return Ok(ExitCode::SUCCESS);
         }
         process.log_as_service()?;
+        let settings = self.options.settings()?;
+        if settings.cell.is_some() || settings.data.is_some() || settings.remount {
+            bail!("mount options cell=, data= and remount: are for `xtfs mount` and mount(8)");
+        }
         let data = DataDir::take(&dir)?;
         let mountpoint = mountpoint::prepare(&self.mountpoint)?;
         if mountpoint::overlap(data.path(), &mountpoint) {
@@ -79,21 +84,22 @@ impl Up {
             background::become_independent()?;
         }
         let live = Live::default();
-        let serving = self.serve(data, mountpoint.clone(), live.clone());
+        let spec = MountSpec {
+            volume: self.volume.clone(),
+            mountpoint: mountpoint.clone(),
+            source: format!("xtfs:{}", self.volume),
+            settings,
+            env: Env::real(),
+            live: live.clone(),
+            background: process.is_background_child(),
+        };
+        let serving = self.serve(data, spec);
         block_on(serving::recorded(&mountpoint, &self.volume, &live, serving))??;
         Ok(ExitCode::SUCCESS)
     }
 
-    async fn serve(&self, data: DataDir, mountpoint: PathBuf, live: Live) -> Result<()> {
-        let env = Env::real();
-        let cluster = Cluster::open(data, self.osds, &env).await?;
-        let spec = MountSpec {
-            volume: self.volume.clone(),
-            mountpoint,
-            options: self.options.clone(),
-            env,
-            live,
-        };
+    async fn serve(&self, data: DataDir, spec: MountSpec) -> Result<()> {
+        let cluster = Cluster::open(data, self.osds, &spec.env).await?;
         let served = self.serve_from(&cluster, spec).await;
         let closed = cluster.close().await;
         served.and(closed)

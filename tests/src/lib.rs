@@ -12,7 +12,7 @@
 //!
 //! Read in this order:
 //! - [`scratch`], [`process`], [`exec`]: folders, daemons and commands that leave nothing behind;
-//! - [`cell`]: a cell of xtfs, in one process or in several;
+//! - [`cell`], [`home`]: a cell of xtfs, in one process or in several; `xtfs up` as people type it;
 //! - [`suite`]: what a user does with a file system, as pieces that run in any directory;
 //! - [`manifest`], [`tree`]: file trees, compared and generated;
 //! - [`model`], [`workload`]: what must be there after a crash, and the work that says so;
@@ -22,6 +22,7 @@
 
 pub mod cell;
 pub mod exec;
+pub mod home;
 pub mod loop_disk;
 pub mod manifest;
 pub mod model;
@@ -35,6 +36,7 @@ pub mod tree;
 pub mod workload;
 
 pub use cell::{Part, TestCell};
+pub use home::Home;
 pub use scratch::Scratch;
 
 use std::time::Duration;

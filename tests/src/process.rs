@@ -53,7 +53,10 @@ impl Daemon {
             gated.current_dir(folder);
         }
         for (key, value) in command.get_envs() {
-            gated.env(key, value.unwrap_or_default());
+            match value {
+                Some(value) => gated.env(key, value),
+                None => gated.env_remove(key),
+            };
         }
         die_with_parent(&mut gated);
         let mut child = gated

@@ -1,76 +1,16 @@
 //! The command as people type it: in the background and down again, refusals with reasons, tools
 //! on a running file system, on a stopped one and on separate services.
 
-use std::path::PathBuf;
-use std::process::Command;
 use std::time::Duration;
 
 use serde_json::Value;
-use xtfs_tests::cell::binary;
-use xtfs_tests::exec::{Outcome, outcome, run};
+use xtfs_tests::exec::{outcome, run};
 use xtfs_tests::process::Daemon;
-use xtfs_tests::scratch::mounts_below;
-use xtfs_tests::{Part, Scratch, TestCell, require, secs};
-
-/// A data folder and a mount point for `xtfs up --detach`.
-struct Home {
-    scratch: Scratch,
-    data: PathBuf,
-    mountpoint: PathBuf,
-}
-
-impl Home {
-    fn new() -> Self {
-        require(&[]);
-        let scratch = Scratch::new("command");
-        Self {
-            data: scratch.path().join("data"),
-            mountpoint: scratch.path().join("mount"),
-            scratch,
-        }
-    }
-
-    fn xtfs(&self, arguments: &[&str]) -> Command {
-        let mut command = Command::new(binary());
-        command
-            .args(arguments)
-            .current_dir(self.scratch.path())
-            .env("XTFS_TEST_SCRATCH", self.scratch.path())
-            .env("XTFS_RUN_DIR", self.scratch.path().join("run"))
-            .env("XTFS_DATA", &self.data)
-            .env_remove("XTFS_CELL");
-        command
-    }
-
-    fn does(&self, arguments: &[&str]) -> String {
-        run(&mut self.xtfs(arguments), secs(120))
-    }
-
-    fn refuses(&self, arguments: &[&str], reason: &str) -> Outcome {
-        let result = outcome(&mut self.xtfs(arguments), secs(120));
-        assert!(!result.status.success(), "{arguments:?}: {result:?}");
-        assert!(result.stderr.contains(reason), "{reason}: {result:?}");
-        result
-    }
-
-    fn json(&self, arguments: &[&str]) -> Value {
-        serde_json::from_str(&self.does(arguments)).unwrap()
-    }
-
-    fn is_mounted(&self) -> bool {
-        !mounts_below(&self.mountpoint).is_empty()
-    }
-
-    /// The process of the mount, as `xtfs status` knows it.
-    fn pid(&self) -> i32 {
-        let status = self.json(&["status", "--json"]);
-        i32::try_from(status["process"]["pid"].as_i64().unwrap()).unwrap()
-    }
-}
+use xtfs_tests::{Home, Part, TestCell, secs};
 
 #[test]
 fn up_in_the_background_returns_when_live_and_down_when_everything_is_on_disk() {
-    let home = Home::new();
+    let home = Home::empty();
     let printed = home.does(&["up", "--detach", "--osds", "2", "mount"]);
     let line = format!("mounted main at {}\n", home.mountpoint.display());
     assert_eq!(printed, line);
@@ -89,7 +29,7 @@ fn up_in_the_background_returns_when_live_and_down_when_everything_is_on_disk() 
 
 #[test]
 fn what_cannot_be_is_refused_with_the_reason() {
-    let home = Home::new();
+    let home = Home::empty();
     home.refuses(&["status"], "holds no file system");
     home.refuses(&["down", "."], "nothing is mounted there");
     home.refuses(&["up", "data/inside"], "overlaps the data folder");
@@ -109,7 +49,7 @@ fn what_cannot_be_is_refused_with_the_reason() {
 
 #[test]
 fn a_mount_in_use_goes_down_only_by_force_and_keeps_what_was_written() {
-    let home = Home::new();
+    let home = Home::empty();
     home.does(&["up", "--detach", "mount"]);
     let path = home.mountpoint.join("open");
     let mut file = std::fs::File::create(&path).unwrap();
@@ -128,7 +68,7 @@ fn a_mount_in_use_goes_down_only_by_force_and_keeps_what_was_written() {
 
 #[test]
 fn the_dead_mount_of_a_killed_process_is_no_obstacle() {
-    let home = Home::new();
+    let home = Home::empty();
     home.does(&["up", "--detach", "mount"]);
     let kill = |home: &Home| {
         let pid = rustix::process::Pid::from_raw(home.pid()).unwrap();
@@ -146,7 +86,7 @@ fn the_dead_mount_of_a_killed_process_is_no_obstacle() {
 
 #[test]
 fn an_unmount_ends_the_process() {
-    let home = Home::new();
+    let home = Home::empty();
     home.does(&["up", "--detach", "mount"]);
     let pid = rustix::process::Pid::from_raw(home.pid()).unwrap();
     rustix::mount::unmount(&home.mountpoint, rustix::mount::UnmountFlags::empty()).unwrap();
@@ -156,7 +96,7 @@ fn an_unmount_ends_the_process() {
 
 #[test]
 fn tools_say_the_same_of_running_and_of_stopped_data() {
-    let home = Home::new();
+    let home = Home::empty();
     home.does(&["up", "--detach", "--osds", "3", "mount"]);
     for number in 0..5 {
         let path = home.mountpoint.join(format!("file-{number}"));
@@ -219,7 +159,7 @@ fn volumes_of_a_cell_come_and_go() {
 
 #[test]
 fn an_osd_that_starts_before_the_first_mrc_waits_for_it() {
-    let home = Home::new();
+    let home = Home::empty();
     home.does(&["cell", "init", "--data", "cell"]);
     let start = |name: &str| {
         let command = home.xtfs(&[name, "--cell", "cell", "--data", name]);
@@ -250,7 +190,7 @@ fn a_scrub_without_one_osd_is_incomplete() {
 
 #[test]
 fn a_benchmark_measures_every_row_and_leaves_nothing() {
-    let home = Home::new();
+    let home = Home::empty();
     let folder = home.scratch.folder("plain");
     let report = home.json(&[
         "bench",

@@ -16,4 +16,4 @@ mod groups;
 pub mod mount;
 mod reply;
 
-pub use mount::{MountOptions, Mounted, mount};
+pub use mount::{MountFlags, MountOptions, Mounted, mount};

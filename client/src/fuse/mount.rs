@@ -18,11 +18,13 @@ use fuser::{
     BackgroundSession, Config, Filesystem, INodeNo, MountOption, Notifier, Session, SessionACL,
 };
 use parking_lot::Mutex;
-use rustix::mount::{MountFlags, UnmountFlags};
+use rustix::mount::UnmountFlags;
 use tokio::runtime::Handle;
 use tokio::sync::watch;
 use xtfs_protocol::ids::Ino;
 use xtfs_protocol::{Code, Error, Result};
+
+pub use rustix::mount::MountFlags;
 
 use super::filesystem::Adaptor;
 use crate::background::Tasks;
@@ -40,10 +42,9 @@ pub struct MountOptions {
     pub mountpoint: PathBuf,
     /// What the mount table shows as source.
     pub source: String,
-    /// Nothing may be changed through this mount.
-    pub read_only: bool,
-    /// Reading leaves access times as they are.
-    pub noatime: bool,
+    /// Flags of mount(2), such as `RDONLY` and `NOATIME`. Users other than root may set those that
+    /// `fusermount3` knows; the rest is left out.
+    pub flags: MountFlags,
     /// Every user may use the mount; otherwise only who mounted it.
     pub allow_other: bool,
 }
@@ -55,8 +56,7 @@ impl MountOptions {
         Self {
             mountpoint: mountpoint.into(),
             source: source.into(),
-            read_only: false,
-            noatime: false,
+            flags: MountFlags::empty(),
             allow_other: rustix::process::geteuid().is_root(),
         }
     }
@@ -176,7 +176,8 @@ pub fn mount(vfs: Vfs, runtime: Handle, options: MountOptions) -> Result<Mounted
         runtime: runtime.clone(),
         tasks: Arc::clone(&tasks),
     };
-    if options.noatime || options.read_only {
+    let unread = MountFlags::NOATIME | MountFlags::RDONLY;
+    if options.flags.intersects(unread) {
         vfs.keep_access_times();
     }
     let limit = vfs.op_deadline();
@@ -271,9 +272,6 @@ fn start_as_root(
             ""
         },
     );
-    let mut flags = MountFlags::empty();
-    flags.set(MountFlags::RDONLY, options.read_only);
-    flags.set(MountFlags::NOATIME, options.noatime);
     let source = if options.source.is_empty() {
         "xtfs"
     } else {
@@ -283,7 +281,7 @@ fn start_as_root(
         source,
         mountpoint,
         "fuse.xtfs",
-        flags,
+        options.flags,
         CString::new(data)?.as_c_str(),
     )?;
     let session = Session::from_fd(
@@ -311,11 +309,17 @@ fn start_as_user(
         MountOption::Subtype("xtfs".to_owned()),
         MountOption::DefaultPermissions,
     ];
-    if options.noatime {
-        config.mount_options.push(MountOption::NoAtime);
-    }
-    if options.read_only {
-        config.mount_options.push(MountOption::RO);
+    let known = [
+        (MountFlags::RDONLY, MountOption::RO),
+        (MountFlags::NOATIME, MountOption::NoAtime),
+        (MountFlags::NOEXEC, MountOption::NoExec),
+        (MountFlags::SYNCHRONOUS, MountOption::Sync),
+        (MountFlags::DIRSYNC, MountOption::DirSync),
+    ];
+    for (flag, option) in known {
+        if options.flags.contains(flag) {
+            config.mount_options.push(option);
+        }
     }
     fuser::spawn_mount(filesystem, mountpoint, &config)
 }
