@@ -4,7 +4,7 @@ use super::{Cursor, Entry, merge::Direction};
 use crate::{
     error::Result,
     slice::Value,
-    table::{Table, cursor::TableCursor},
+    table::{Table, block_cursor::BlockCursor, cursor::TableCursor},
 };
 use std::sync::Arc;
 
@@ -53,6 +53,17 @@ impl LevelCursor {
             Direction::Forward => self.seek(end.min(&meta.to)),
             Direction::Back => self.seek_back(Some(end.max(&meta.from))),
         }
+    }
+
+    /// The block where it stands.
+    pub(super) fn block(&self) -> Option<&BlockCursor> {
+        self.cursor.as_ref().map(TableCursor::block)
+    }
+
+    /// The same, to move in it.
+    #[inline]
+    pub(super) fn block_mut(&mut self) -> Option<&mut BlockCursor> {
+        self.cursor.as_mut().map(TableCursor::block_mut)
     }
 
     fn is_past(&self) -> bool {

@@ -2,6 +2,11 @@
 //!
 //! The merge stands on the entry that it gave last and leaves it when the next is asked for, so that
 //! keys and values are looked at in place and nothing is copied for an entry that is not live.
+//!
+//! Nearly all entries of a listing come from one block of a table. So keys are compared once for a
+//! group of entries: a *run* is those ahead in the group that come before everything else and before
+//! the limit. It is walked without looking at other sources, but for what those delete that lie in a
+//! stretch where nothing is live.
 
 use super::{Cursor, Entry, Head, Source};
 use crate::{
@@ -55,6 +60,10 @@ pub(crate) struct Merge {
     /// The source of the entry that was given last. Newer ones are past its key.
     current: Option<usize>,
     rival: Rival,
+    /// Entries of the run that are left.
+    run: usize,
+    /// Newer sources may delete entries of the run in stretches where nothing is live.
+    is_shaded: bool,
 }
 
 /// What comes after the current entry, as long as no other source moves.
@@ -88,6 +97,8 @@ impl Merge {
             direction,
             current: None,
             rival: Rival::Unknown,
+            run: 0,
+            is_shaded: false,
         })
     }
 
@@ -250,19 +261,71 @@ impl Merge {
         Ok(())
     }
 
+    /// Goes to the next entry of the run that has a value; `None` when none is left of it.
+    #[inline]
+    pub(crate) fn glide(&mut self) -> Option<(&[u8], Value)> {
+        if self.run == 0 {
+            return None;
+        }
+        let (newer, older) = self.sources.split_at_mut(self.current?);
+        let block = older.first_mut()?.block_mut()?;
+        while self.run > 0 {
+            self.run -= 1;
+            let is_put = block.glide(self.direction)? == Kind::Put;
+            if is_put && !(self.is_shaded && is_hidden(newer, block.entry()?.key)) {
+                return Some((block.entry()?.key, block.value()));
+            }
+        }
+        None
+    }
+
+    /// Forgets the run, because the limit has changed.
+    pub(crate) fn stop(&mut self) {
+        self.run = 0;
+    }
+
+    /// Looks for a run ahead of the current entry of source `n`.
+    fn start(&mut self, n: usize, limit: Limit<'_>) {
+        if self.rival == Rival::Unknown || !self.tombstones.is_empty() {
+            return;
+        }
+        let rival = match self.rival {
+            Rival::Source(other) => self.next_key(other),
+            _ => None,
+        };
+        let is_inside = |key: &[u8]| {
+            !self.is_past(key, limit)
+                && rival.is_none_or(|rival| self.direction.order(key, rival).is_lt())
+        };
+        let (newer, older) = self.sources.split_at(n);
+        let block = older.first().and_then(Source::block);
+        self.run = block.map_or(0, |block| block.run(self.direction, is_inside));
+        self.is_shaded = newer.iter().any(Source::is_dead);
+    }
+
     /// Goes to the next key inside `limit` that has a value; false when there is none.
     pub(crate) fn next_live(&mut self, limit: Limit<'_>) -> Result<bool> {
         let mut covered = 0;
-        while let Some(n) = self.pick(limit)? {
+        loop {
+            if self.glide().is_some() {
+                return Ok(true);
+            }
+            self.run = 0;
+            let last = self.current;
+            let Some(n) = self.pick(limit)? else {
+                return Ok(false);
+            };
             self.current = Some(n);
+            // Where sources take turns, runs are too short to look for.
+            if last == Some(n) {
+                self.start(n, limit);
+            }
             let (newer, older) = self.sources.split_at_mut(n);
             let Some(entry) = older.first().and_then(Source::entry) else {
                 continue;
             };
             let sequence = entry.sequence;
-            let is_live =
-                entry.kind == Kind::Put && !newer.iter_mut().any(|source| source.hides(entry.key));
-            if !is_live {
+            if entry.kind != Kind::Put || is_hidden(newer, entry.key) {
                 continue;
             }
             if !self.is_covered(sequence) {
@@ -273,6 +336,10 @@ impl Merge {
                 self.pass_covered(limit)?;
             }
         }
-        Ok(false)
     }
+}
+
+/// Whether one of these sources deletes `key` in a stretch where nothing is live.
+fn is_hidden(newer: &mut [Source], key: &[u8]) -> bool {
+    newer.iter_mut().any(|source| source.hides(key))
 }

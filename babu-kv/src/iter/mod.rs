@@ -160,6 +160,20 @@ impl Iter {
     }
 
     fn result(&mut self, direction: Direction) -> Option<Result<(Key, Value)>> {
+        let (near, far) = match direction {
+            Direction::Forward => (&mut self.front, &mut self.back),
+            Direction::Back => (&mut self.back, &mut self.front),
+        };
+        // The other end was to go on up to where this one stood.
+        if let Some(far) = far {
+            far.stop();
+        }
+        if self.pin.check().is_ok()
+            && let Some(near) = near
+            && let Some((key, value)) = near.glide()
+        {
+            return Some(Ok((Key::from(user_key(key)), value)));
+        }
         if self.failed {
             return None;
         }

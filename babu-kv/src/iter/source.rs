@@ -1,7 +1,12 @@
 //! What a merge merges.
 
 use super::{Cursor, Entry, Head, level::LevelCursor, merge::Direction};
-use crate::{error::Result, memtable::MemtableCursor, slice::Value, table::cursor::TableCursor};
+use crate::{
+    error::Result,
+    memtable::MemtableCursor,
+    slice::Value,
+    table::{block_cursor::BlockCursor, cursor::TableCursor},
+};
 
 /// A cursor of one of the known kinds. A call through it costs a branch that is always taken the
 /// same way.
@@ -27,6 +32,30 @@ impl Source {
             Source::Memtable(cursor) => cursor.head(),
             other => other.entry().map_or(Head::End, Head::Entry),
         }
+    }
+
+    /// The block of a table where it stands.
+    pub(super) fn block(&self) -> Option<&BlockCursor> {
+        match self {
+            Source::Memtable(_) => None,
+            Source::Table(cursor) => Some(cursor.block()),
+            Source::Level(cursor) => cursor.block(),
+        }
+    }
+
+    /// The same, to move in it.
+    #[inline]
+    pub(super) fn block_mut(&mut self) -> Option<&mut BlockCursor> {
+        match self {
+            Source::Memtable(_) => None,
+            Source::Table(cursor) => Some(cursor.block_mut()),
+            Source::Level(cursor) => cursor.block_mut(),
+        }
+    }
+
+    /// Whether it stands in a stretch where nothing is live.
+    pub(super) fn is_dead(&self) -> bool {
+        matches!(self, Source::Memtable(cursor) if cursor.is_dead())
     }
 
     /// Goes on from a stretch where nothing is live.

@@ -232,6 +232,11 @@ impl MemtableCursor {
         self.entry().map_or(Head::End, Head::Entry)
     }
 
+    /// Whether it stands where nothing is live.
+    pub(crate) fn is_dead(&self) -> bool {
+        self.dead
+    }
+
     /// Goes on from where nothing is live.
     pub(crate) fn skip(&mut self) {
         self.count_step();

@@ -5,7 +5,11 @@
 //! after another.
 
 use super::block::{Block, RESTART_INTERVAL, next_raw};
-use crate::{iter::Entry, keys::Kind, slice::Value};
+use crate::{
+    iter::{Entry, merge::Direction},
+    keys::Kind,
+    slice::Value,
+};
 use std::ops::Range;
 
 /// An entry of the group.
@@ -186,6 +190,40 @@ impl BlockCursor {
         Ok(self.is_inside())
     }
 
+    /// How many entries lie ahead in the group up to the first whose key `is_inside` says no to; it
+    /// must say no to all that follow.
+    pub(crate) fn run(&self, direction: Direction, is_inside: impl Fn(&[u8]) -> bool) -> usize {
+        let is_inside = |place: &Place| is_inside(self.key(place));
+        match direction {
+            Direction::Forward => {
+                let ahead = self.places.get(self.at + 1..).unwrap_or_default();
+                match ahead.last() {
+                    Some(last) if !is_inside(last) => ahead.partition_point(is_inside),
+                    _ => ahead.len(),
+                }
+            }
+            Direction::Back => {
+                let ahead = self.places.get(..self.at).unwrap_or_default();
+                match ahead.first() {
+                    Some(last) if !is_inside(last) => {
+                        ahead.len() - ahead.partition_point(|place| !is_inside(place))
+                    }
+                    _ => ahead.len(),
+                }
+            }
+        }
+    }
+
+    /// Goes on to an entry of the group that [`run`](BlockCursor::run) counted.
+    #[inline]
+    pub(crate) fn glide(&mut self, direction: Direction) -> Option<Kind> {
+        match direction {
+            Direction::Forward => self.at += 1,
+            Direction::Back => self.at -= 1,
+        }
+        Some(self.places.get(self.at)?.kind)
+    }
+
     /// Where it stands.
     #[inline]
     pub(crate) fn entry(&self) -> Option<Entry<'_>> {
@@ -198,6 +236,7 @@ impl BlockCursor {
     }
 
     /// The value of the entry where it stands.
+    #[inline]
     pub(crate) fn value(&self) -> Value {
         match (&self.block, self.places.get(self.at)) {
             (Some(block), Some(place)) => Value::within(

@@ -88,6 +88,17 @@ impl TableCursor {
 }
 
 impl TableCursor {
+    /// The block where it stands.
+    pub(crate) fn block(&self) -> &BlockCursor {
+        &self.entries
+    }
+
+    /// The same, to move in it.
+    #[inline]
+    pub(crate) fn block_mut(&mut self) -> &mut BlockCursor {
+        &mut self.entries
+    }
+
     /// Goes on to `end`, when nothing in the table is newer than `sequence`.
     pub(crate) fn pass(&mut self, end: &[u8], sequence: u64, direction: Direction) -> Result<()> {
         let is_ahead = |e: Entry<'_>| direction.order(e.key, end).is_lt();

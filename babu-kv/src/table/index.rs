@@ -1,9 +1,10 @@
 //! Where the blocks of a table lie.
 //!
 //! The top level of an index is in memory while its table is open. For each block, or part of the
-//! index when there are two levels, it has a key after all keys in there, and eight bytes of that
-//! key in an array of their own: they decide nearly every comparison of a search, and the array is
-//! small enough to stay in the processor's cache.
+//! index when there are two levels, it has a key after all keys in there. What a search waits for is
+//! memory that is not in the processor's cache. So twice eight bytes of each key are in arrays of
+//! their own and decide nearly every comparison, and some of them are in an array that is small
+//! enough to stay in that cache; a search looks at about three lines beyond it.
 
 use super::{
     block::{Block, BlockBuilder, shared_prefix},
@@ -64,7 +65,14 @@ pub(crate) struct Index {
     common: usize,
     /// The eight bytes of each key after those.
     heads: Vec<u64>,
+    /// One of [`STRIDE`] heads, the first one too.
+    samples: Vec<u64>,
+    /// The eight bytes of each key after its head.
+    tails: Vec<u64>,
 }
+
+/// The heads from one sample to the next fit into a line of the processor's cache.
+const STRIDE: usize = 8;
 
 /// Eight bytes as a number that orders as they do; what is missing counts as zeros.
 fn head(key: &[u8]) -> u64 {
@@ -75,6 +83,23 @@ fn head(key: &[u8]) -> u64 {
             (0..8).fold(0, |n, at| n << 8 | byte(at))
         }
     }
+}
+
+/// The same for the eight bytes that follow.
+fn tail(key: &[u8]) -> u64 {
+    head(key.get(size_of::<u64>()..).unwrap_or_default())
+}
+
+/// How many of the numbers, which are in order, are `value` and come first. Costs more only when they
+/// are many.
+fn leading(numbers: &[u64], value: u64) -> usize {
+    let mut end = 1;
+    while numbers.get(end - 1) == Some(&value) {
+        end *= 2;
+    }
+    let known = end / 2;
+    let rest = &numbers[known..(end - 1).min(numbers.len())];
+    known + rest.partition_point(|number| *number == value)
 }
 
 impl Index {
@@ -135,9 +160,16 @@ impl Index {
         if let Some(last) = index.len().checked_sub(1) {
             index.common = shared_prefix(index.key(0), index.key(last));
         }
-        let key_head = |n| head(&index.key(n)[index.common..]);
-        index.heads = (0..index.len()).map(key_head).collect();
+        for n in 0..index.len() {
+            let rest = &index.key(n)[index.common..];
+            let (first, second) = (head(rest), tail(rest));
+            index.heads.push(first);
+            index.tails.push(second);
+        }
+        index.samples = index.heads.iter().step_by(STRIDE).copied().collect();
         index.keys.shrink_to_fit();
+        index.heads.shrink_to_fit();
+        index.tails.shrink_to_fit();
         index.ends.shrink_to_fit();
         index.places.shrink_to_fit();
         Ok(index)
@@ -166,8 +198,17 @@ impl Index {
             return if key < common { 0 } else { self.len() };
         };
         let sought = head(rest);
-        let mut low = self.heads.partition_point(|head| *head < sought);
-        let mut high = low + self.heads[low..].partition_point(|head| *head == sought);
+        let samples = self.samples.partition_point(|head| *head < sought);
+        let from = samples.saturating_sub(1) * STRIDE;
+        let heads = &self.heads[from..(samples * STRIDE).min(self.len())];
+        let mut low = from + heads.partition_point(|head| *head < sought);
+        let mut high = low + leading(&self.heads[low..], sought);
+        if low < high {
+            let sought = tail(rest);
+            let tails = &self.tails[low..high];
+            low += tails.partition_point(|tail| *tail < sought);
+            high = low + leading(&self.tails[low..high], sought);
+        }
         while low < high {
             let middle = low + (high - low) / 2;
             if self.key(middle) <= key {
@@ -180,7 +221,9 @@ impl Index {
     }
 
     pub(crate) fn bytes(&self) -> usize {
-        self.keys.len() + self.places.len() * (size_of::<Place>() + size_of::<(u32, u64)>())
+        self.keys.len()
+            + self.places.len() * (size_of::<Place>() + size_of::<(u32, [u64; 2])>())
+            + self.samples.len() * size_of::<u64>()
     }
 }
 
@@ -299,5 +342,52 @@ impl IndexCursor {
         place
             .map(Some)
             .ok_or_else(|| corrupt("a place in the index is not well formed"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rand::{Rng, SeedableRng, rngs::StdRng};
+    use std::collections::BTreeSet;
+
+    fn index(keys: &BTreeSet<Vec<u8>>) -> Index {
+        let mut index = Index::default();
+        for key in keys {
+            index.push(key, Place::default());
+        }
+        let mut content = None;
+        let whole = index.encode(usize::MAX, |block, _, _| {
+            content = Block::new(block.into());
+            Ok(())
+        });
+        whole.unwrap();
+        Index::decode(content.unwrap()).unwrap()
+    }
+
+    /// Keys that differ in their first bytes, in later ones, or only far behind; short ones too.
+    #[test]
+    fn the_first_place_after_a_key_is_found() {
+        let mut random = StdRng::seed_from_u64(3);
+        for round in 0..60 {
+            let count = random.random_range(1..600);
+            let mut key = || {
+                let mut key = b"same".to_vec();
+                for values in [1, 4, 1 + round % 3 * 60, 3] {
+                    let letter = random.random_range(0..values);
+                    key.extend([letter; 5]);
+                }
+                key.truncate(4 + random.random_range(0..24));
+                key
+            };
+            let keys: BTreeSet<Vec<u8>> = (0..count).map(|_| key()).collect();
+            let asked: Vec<Vec<u8>> = (0..300).map(|_| key()).collect();
+            let index = index(&keys);
+            let others = [b"".as_slice(), b"same", b"sam", b"sane", b"aaaa"];
+            for key in asked.iter().chain(&keys).map(Vec::as_slice).chain(others) {
+                let expected = keys.iter().filter(|k| k.as_slice() <= key).count();
+                assert_eq!(index.find(key), expected, "{key:?} among {keys:?}");
+            }
+        }
     }
 }

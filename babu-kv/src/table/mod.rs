@@ -1,7 +1,7 @@
 //! Sorted tables: immutable files of entries in order of their full key, one entry for each key.
 
 pub(crate) mod block;
-mod block_cursor;
+pub(crate) mod block_cursor;
 pub(crate) mod builder;
 mod check;
 mod codec;
