@@ -91,6 +91,25 @@ pub fn find(mountpoint: &Path) -> Result<Found> {
     find_in(&folder()?, mountpoint)
 }
 
+/// What the client that serves `mountpoint` calls itself towards the MRC, the same after every
+/// restart of this machine. While it holds the mount's record no other client has this name.
+pub fn client_name(mountpoint: &Path) -> Result<String> {
+    let machine = fs::read_to_string("/etc/machine-id").unwrap_or_else(|_| {
+        let system = rustix::system::uname();
+        system.nodename().to_string_lossy().into_owned()
+    });
+    // Containers may share the rest.
+    let namespace = fs::read_link("/proc/self/ns/mnt").unwrap_or_default();
+    let record = file_in(&folder()?, mountpoint);
+    Ok(format!(
+        "{} {} {} {}",
+        machine.trim(),
+        namespace.display(),
+        record.display(),
+        mountpoint.display()
+    ))
+}
+
 /// Forgets the record of a process that is dead.
 pub fn forget(mountpoint: &Path) -> Result<()> {
     let path = file_in(&folder()?, mountpoint);

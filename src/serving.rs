@@ -72,10 +72,11 @@ pub struct MountSpec {
 pub struct Live(Arc<AtomicBool>);
 
 impl MountSpec {
-    fn client_options(&self) -> ClientOptions {
+    fn client_options(&self) -> Result<ClientOptions> {
         let mut options = ClientOptions {
             env: self.env.clone(),
             volume: self.volume.clone(),
+            client: mounts::client_name(&self.mountpoint)?,
             cache_bytes: usize::try_from(self.settings.cache.unwrap_or(CACHE_BYTES))
                 .unwrap_or(usize::MAX),
             read_only: self.settings.flags.contains(MountFlags::RDONLY),
@@ -84,7 +85,7 @@ impl MountSpec {
         if let Some(limit) = self.settings.timeout {
             options.op_deadline = limit;
         }
-        options
+        Ok(options)
     }
 }
 
@@ -97,7 +98,7 @@ pub async fn serve(
 ) -> Result<()> {
     let mut signals = Signals::new()?;
     let opened = tokio::select! {
-        opened = Vfs::open(connector, spec.client_options()) => opened,
+        opened = Vfs::open(connector, spec.client_options()?) => opened,
         name = signals.next() => bail!("ended by {name} before volume {} answered", spec.volume),
     };
     match opened {

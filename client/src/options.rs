@@ -11,6 +11,10 @@ pub struct ClientOptions {
     pub env: Env,
     /// Name of the volume.
     pub volume: String,
+    /// What this client calls itself across its own restarts, so that its earlier session ends
+    /// when it is started anew after a crash. No two clients that run at the same time on one host
+    /// may use the same. Empty: the earlier session runs out.
+    pub client: String,
     /// How long an operation tries before it fails with `EIO`. Doubling it makes applications
     /// ride out longer restarts of servers, and wait longer for servers that never return.
     pub op_deadline: Duration,
@@ -36,6 +40,7 @@ impl Default for ClientOptions {
         Self {
             env: Env::real(),
             volume: "default".to_owned(),
+            client: String::new(),
             op_deadline: Duration::from_secs(60),
             attempt_deadline: Duration::from_secs(10),
             cache_bytes: 256 << 20,

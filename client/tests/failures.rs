@@ -278,3 +278,32 @@ async fn fsync_fails_when_the_mrc_lost_power_and_the_file_with_it() {
     assert_eq!(vfs.sync().await.unwrap_err().code, Code::Io);
     vfs.sync().await.unwrap();
 }
+
+#[tokio::test]
+async fn what_another_session_took_back_is_an_error_and_no_hole() {
+    let cell = Cell::new(1);
+    let vfs = cell.client().await;
+    let direct = OpenOptions {
+        direct: true,
+        ..BOTH
+    };
+    let place = (ROOT_INO, b"file".as_slice());
+    let root = Caller::root();
+    let file = vfs
+        .create(&root, place, 0o644, false, direct)
+        .await
+        .unwrap();
+    let ino = file.found.attr.ino;
+    write(&vfs, file, 0, b"sent, not told").await;
+    cell.mrc.expire();
+    cell.mrc.fence(ino);
+    assert_eq!(
+        vfs.lookup(&root, ROOT_INO, b"none").await.unwrap_err().code,
+        Code::NotFound
+    );
+    assert_eq!(vfs.fsync(file.handle).await.unwrap_err().code, Code::Io);
+    assert_eq!(cell.mrc.size(ino), 0);
+    write(&vfs, file, 0, b"again").await;
+    vfs.fsync(file.handle).await.unwrap();
+    assert_eq!(cell.mrc.size(ino), 5);
+}

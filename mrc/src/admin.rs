@@ -12,6 +12,16 @@ use crate::server::Shared;
 use crate::step;
 use crate::volume::{Root, Volume};
 
+/// How a client wants its session.
+pub(crate) struct Opening {
+    /// What it calls itself across restarts, or nothing.
+    pub client: String,
+    /// The session to go on with.
+    pub resume: Option<SessionId>,
+    /// What it has open.
+    pub open_files: Vec<Ino>,
+}
+
 impl Shared {
     pub(crate) async fn administer(
         self: &Arc<Self>,
@@ -84,22 +94,39 @@ impl Shared {
         self: &Arc<Self>,
         origin: &Origin,
         name: &str,
-        resume: Option<SessionId>,
-        open_files: Vec<Ino>,
+        opening: Opening,
     ) -> Result<MetaReply> {
+        let Opening {
+            client,
+            resume,
+            open_files,
+        } = opening;
         let volume = self.catalog.by_name(name)?;
-        let pusher = origin.pusher.clone();
-        if let Some(id) = resume {
-            match volume.resume_session(id, &origin.peer, &open_files, pusher.clone()) {
-                Ok(epoch) => return self.session_info(&volume, id, epoch),
+        let (peer, pusher) = (&origin.peer, origin.pusher.clone());
+        let resumed = match resume {
+            Some(id) => match volume.resume_session(id, peer, &open_files, pusher.clone()) {
+                Ok(epoch) => Some((id, epoch)),
                 // It ran out: the client goes on in a new one, whose identity tells it so.
-                Err(error) if error.code == Code::SessionExpired => {}
+                Err(error) if error.code == Code::SessionExpired => None,
                 Err(error) => return Err(error),
+            },
+            None => {
+                for ended in volume.end_earlier_sessions(peer, &client)? {
+                    tracing::info!(session = %ended, %client, "its client was started anew");
+                    self.catalog.remove_session(ended);
+                }
+                None
             }
-        }
-        let id = SessionId::from_random(self.env.random());
-        let epoch = volume.open_session(id, &origin.peer, &open_files, pusher)?;
-        self.catalog.add_session(id, &volume)?;
+        };
+        let (id, epoch) = match resumed {
+            Some(resumed) => resumed,
+            None => {
+                let id = SessionId::from_random(self.env.random());
+                let epoch = volume.open_session(id, peer, &client, &open_files, pusher)?;
+                self.catalog.add_session(id, &volume)?;
+                (id, epoch)
+            }
+        };
         let synced = volume.clone();
         // The epoch fences older sessions: it must never be given twice.
         self.blocking("opening a session", move || synced.sync())

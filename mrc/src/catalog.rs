@@ -21,6 +21,7 @@ pub(crate) struct Catalog {
     dir: PathBuf,
     options: babu_kv::Options,
     times: Times,
+    boot: u64,
     maps: RwLock<Maps>,
     /// One volume is made or removed at a time. Held by threads that may wait for the disk.
     administration: Mutex<()>,
@@ -52,12 +53,14 @@ impl Catalog {
         dir: &Path,
         options: babu_kv::Options,
         times: Times,
+        boot: u64,
         directory: &Directory,
     ) -> Result<Self> {
         let catalog = Self {
             dir: dir.join("volumes"),
             options,
             times,
+            boot,
             maps: RwLock::default(),
             administration: Mutex::new(()),
         };
@@ -95,7 +98,12 @@ impl Catalog {
     }
 
     fn open_volume(&self, id: VolumeId) -> Result<Volume> {
-        let volume = Volume::open(&self.folder(id), self.options.clone(), self.times)?;
+        let volume = Volume::open(
+            &self.folder(id),
+            self.options.clone(),
+            self.times,
+            self.boot,
+        )?;
         if volume.id() != id {
             let context = format!("the folder holds volume {}", volume.id());
             return Err(Error::new(Code::Corrupt, context));
@@ -129,7 +137,8 @@ impl Catalog {
             layout: new.layout,
         };
         let folder = self.folder(new.id);
-        let volume = Volume::create(&folder, self.options.clone(), record, new.root, self.times)?;
+        let options = self.options.clone();
+        let volume = Volume::create(&folder, options, record, new.root, self.times, self.boot)?;
         let volume = Arc::new(volume);
         let entry = VolumeEntry {
             id: new.id,

@@ -1,11 +1,12 @@
 //! An inode as it is stored.
 //!
 //! ```text
-//! version 2 | kind u8 | mode u16 | nlink u32 | uid u32 | gid u32 | rdev u32 | size u64 | allocated u64
+//! version 3 | kind u8 | mode u16 | nlink u32 | uid u32 | gid u32 | rdev u32 | size u64 | allocated u64
 //! | atime, mtime, ctime, btime: seconds i64, nanoseconds u32 | data version u64 | bytes of attribute names u32
-//! | ACLs u8 (1 access, 2 default; not in version 1, which had none)
-//! file:      data u64 | truncate epoch u64 | data epoch u64 | flags u8 (1 written, 2 pending cut)
-//!            [| cut epoch u64 | cut size u64] | mtime settled at, atime settled at: time
+//! | ACLs u8 (1 access, 2 default; from version 2)
+//! file:      data u64 | truncate epoch u64 | data epoch u64 | flags u8 (1 written, 2 pending cut,
+//!            4 what is cut was never told, 8 fenced) [| cut epoch u64 | cut size u64] [| fenced u64]
+//!            | last writer u64 (from version 3) | mtime settled at, atime settled at: time
 //!            | layout 7 bytes | view u32 | OSD count u8 | OSD ids 16 bytes each
 //! directory: parent u64 | next of run u64 | end of run u64 | length of run u32
 //! symlink:   target: length u32, bytes
@@ -22,12 +23,18 @@ use crate::records::{
     decode_kind, decode_layout, decode_osds, encode_kind, encode_layout, encode_osds,
 };
 
-const VERSION: u8 = 2;
+const VERSION: u8 = 3;
 const VERSION_BEFORE_ACLS: u8 = 1;
+const VERSION_BEFORE_WRITERS: u8 = 2;
 const FLAG_ACCESS_ACL: u8 = 1;
 const FLAG_DEFAULT_ACL: u8 = 2;
 const FLAG_WRITTEN: u8 = 1;
 const FLAG_PENDING_CUT: u8 = 2;
+const FLAG_UNTOLD_CUT: u8 = 4;
+const FLAG_FENCED: u8 = 8;
+
+/// In the place of the last writer: more than one session may have left something behind.
+pub(crate) const SEVERAL_WRITERS: u64 = u64::MAX;
 
 /// An inode: what every kind has, and what its kind has besides.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -117,6 +124,10 @@ pub(crate) struct File {
     pub written: bool,
     /// A truncation that OSDs may not have heard of.
     pub pending_cut: Option<PendingCut>,
+    /// Epoch of the last session that was given the right to write, or [`SEVERAL_WRITERS`].
+    pub last_writer: u64,
+    /// Truncate epoch of the last cut that took back what lost writers had not told; 0 for none.
+    pub fenced: u64,
     /// Writes up to this time are already reflected in mtime, or an explicit time came after them.
     pub mtime_settled: Time,
     /// The same for reads and atime.
@@ -263,8 +274,14 @@ impl File {
         if self.written {
             flags |= FLAG_WRITTEN;
         }
-        if self.pending_cut.is_some() {
+        if let Some(cut) = self.pending_cut {
             flags |= FLAG_PENDING_CUT;
+            if !cut.told {
+                flags |= FLAG_UNTOLD_CUT;
+            }
+        }
+        if self.fenced > 0 {
+            flags |= FLAG_FENCED;
         }
         writer
             .u64(self.data)
@@ -274,6 +291,10 @@ impl File {
         if let Some(cut) = self.pending_cut {
             writer.u64(cut.epoch).u64(cut.size);
         }
+        if self.fenced > 0 {
+            writer.u64(self.fenced);
+        }
+        writer.u64(self.last_writer);
         writer.time(self.mtime_settled).time(self.atime_settled);
         encode_layout(writer, &self.placement.layout);
         writer.u32(self.placement.view);
@@ -291,7 +312,18 @@ impl File {
             Some(PendingCut {
                 epoch: reader.u64()?,
                 size: reader.u64()?,
+                told: flags & FLAG_UNTOLD_CUT == 0,
             })
+        };
+        let fenced = if flags & FLAG_FENCED == 0 {
+            0
+        } else {
+            reader.u64()?
+        };
+        let last_writer = if reader.version() > VERSION_BEFORE_WRITERS {
+            reader.u64()?
+        } else {
+            SEVERAL_WRITERS
         };
         Ok(Self {
             data,
@@ -299,6 +331,8 @@ impl File {
             data_epoch,
             written: flags & FLAG_WRITTEN != 0,
             pending_cut,
+            last_writer,
+            fenced,
             mtime_settled: reader.time()?,
             atime_settled: reader.time()?,
             placement: Placement {
@@ -324,7 +358,13 @@ mod tests {
             epoch: 4,
             data_epoch: 2,
             written: true,
-            pending_cut: Some(PendingCut { epoch: 4, size: 10 }),
+            pending_cut: Some(PendingCut {
+                epoch: 4,
+                size: 10,
+                told: false,
+            }),
+            last_writer: 17,
+            fenced: 3,
             mtime_settled: Time { secs: -5, nanos: 6 },
             atime_settled: Time::default(),
             placement: Placement {
@@ -336,6 +376,8 @@ mod tests {
         vec![
             Body::File(Box::new(File {
                 pending_cut: None,
+                last_writer: SEVERAL_WRITERS,
+                fenced: 0,
                 ..file.clone()
             })),
             Body::File(Box::new(file)),

@@ -3,9 +3,11 @@
 //! ```text
 //! DirentRecord   version 1 | inode u64 | kind u8
 //! DeletedRecord  version 1 | data u64 | OSD count u8 | OSD ids 16 bytes each
-//! SessionRecord  version 1 | epoch u64 | owner: length u32, text
+//! SessionRecord  version 2 | epoch u64 | owner: length u32, text | client: length u32, text | lost u8
+//!                (client and lost from version 2)
 //! Usage          version 1 | bytes u128 | inodes u64
-//! Counters       version 1 | next number u64 | next deleted u64 | last session epoch u64 | closed u8
+//! Counters       version 2 | next number u64 | next deleted u64 | last session epoch u64 | closed u8
+//!                | boot u64 | remembered from u64 | lost before u64 (these three from version 2)
 //! VolumeRecord   version 1 | id 16 bytes | layout 7 bytes | name: length u32, text
 //! layout         object size u32 | data shards u8 | parity shards u8 | width u8
 //! ```
@@ -20,6 +22,8 @@ use xtfs_protocol::meta::FileKind;
 use crate::codec::{Reader, Writer};
 
 const VERSION: u8 = 1;
+const SESSION_VERSION: u8 = 2;
+const COUNTERS_VERSION: u8 = 2;
 
 /// What a name leads to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -76,21 +80,36 @@ pub(crate) struct SessionRecord {
     pub epoch: u64,
     /// Who opened it, as its certificate said; nobody else may use it.
     pub owner: String,
+    /// What its client calls itself across restarts, or nothing.
+    pub client: String,
+    /// It ended without its client's word: what that client wrote last may never have been told.
+    /// Nobody can use it any more.
+    pub lost: bool,
 }
 
 impl SessionRecord {
     pub fn encode(&self) -> Vec<u8> {
-        let mut writer = Writer::versioned(VERSION);
-        writer.u64(self.epoch).bytes(self.owner.as_bytes());
+        let mut writer = Writer::versioned(SESSION_VERSION);
+        writer
+            .u64(self.epoch)
+            .bytes(self.owner.as_bytes())
+            .bytes(self.client.as_bytes())
+            .u8(u8::from(self.lost));
         writer.finish()
     }
 
     pub fn decode(bytes: &[u8]) -> Result<Self> {
-        let mut reader = Reader::versioned("session", bytes, VERSION)?;
-        let record = Self {
+        let mut reader = Reader::versioned("session", bytes, SESSION_VERSION)?;
+        let mut record = Self {
             epoch: reader.u64()?,
             owner: reader.text()?,
+            client: String::new(),
+            lost: false,
         };
+        if reader.version() == SESSION_VERSION {
+            record.client = reader.text()?;
+            record.lost = reader.u8()? != 0;
+        }
         reader.end().map(|()| record)
     }
 }
@@ -133,27 +152,44 @@ pub(crate) struct Counters {
     pub session_epoch: u64,
     /// The database was closed in order: everything handed out is in it.
     pub closed: bool,
+    /// The start of the machine on which the database was opened last.
+    pub boot: u64,
+    /// What sessions of earlier epochs did may have been forgotten when the machine lost power.
+    pub remembered_from: u64,
+    /// Sessions of earlier epochs that are not open count as lost.
+    pub lost_before: u64,
 }
 
 impl Counters {
     pub fn encode(&self) -> Vec<u8> {
-        let mut writer = Writer::versioned(VERSION);
+        let mut writer = Writer::versioned(COUNTERS_VERSION);
         writer
             .u64(self.next_number)
             .u64(self.next_deleted)
             .u64(self.session_epoch)
-            .u8(u8::from(self.closed));
+            .u8(u8::from(self.closed))
+            .u64(self.boot)
+            .u64(self.remembered_from)
+            .u64(self.lost_before);
         writer.finish()
     }
 
     pub fn decode(bytes: &[u8]) -> Result<Self> {
-        let mut reader = Reader::versioned("counters", bytes, VERSION)?;
-        let record = Self {
+        let mut reader = Reader::versioned("counters", bytes, COUNTERS_VERSION)?;
+        let mut record = Self {
             next_number: reader.u64()?,
             next_deleted: reader.u64()?,
             session_epoch: reader.u64()?,
             closed: reader.u8()? != 0,
+            boot: 0,
+            remembered_from: 0,
+            lost_before: 0,
         };
+        if reader.version() == COUNTERS_VERSION {
+            record.boot = reader.u64()?;
+            record.remembered_from = reader.u64()?;
+            record.lost_before = reader.u64()?;
+        }
         reader.end().map(|()| record)
     }
 }
@@ -287,6 +323,8 @@ mod tests {
         let session = SessionRecord {
             epoch: 8,
             owner: "host a".into(),
+            client: "/mnt".into(),
+            lost: true,
         };
         assert_eq!(SessionRecord::decode(&session.encode()).unwrap(), session);
     }

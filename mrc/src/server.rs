@@ -20,6 +20,7 @@ use xtfs_protocol::time::Time;
 use xtfs_protocol::transport::{Connector, Origin, Peer, Pusher, Service};
 use xtfs_protocol::{Answer, Call, CallHeader, Code, Error, Reply, Request, Result};
 
+use crate::admin::Opening;
 use crate::catalog::Catalog;
 use crate::directory::Directory;
 use crate::error::lost_work;
@@ -145,7 +146,13 @@ impl Mrc {
             session: options.session_duration,
             lease: options.lease_duration,
         };
-        let catalog = Catalog::open(&options.dir, options.kv, times, &directory)?;
+        let catalog = Catalog::open(
+            &options.dir,
+            options.kv,
+            times,
+            options.env.boot(),
+            &directory,
+        )?;
         let (recalls, recalled) = mpsc::channel(RECALLS_MAX);
         let shared = Arc::new(Shared {
             rotation: AtomicU64::new(options.env.random_u64()),
@@ -251,9 +258,17 @@ impl Shared {
             | MetaOp::ListFiles { .. } => self.administer(origin, op).await,
             MetaOp::OpenSession {
                 volume,
+                client,
                 resume,
                 open_files,
-            } => self.open_session(origin, &volume, resume, open_files).await,
+            } => {
+                let opening = Opening {
+                    client,
+                    resume,
+                    open_files,
+                };
+                self.open_session(origin, &volume, opening).await
+            }
             op => self.of_session(origin, header, caller, op).await,
         }
     }

@@ -3,6 +3,9 @@
 //! What must survive a restart lies in the volume's database (the session itself and its kept
 //! replies); open files are told anew by the client when it resumes. Until every session from
 //! before the restart has resumed or run out, any file may be open.
+//!
+//! A session that ends without its client's word is remembered as *lost*: what its client wrote
+//! last may have reached the OSDs without being told here (see `step::tails`).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
@@ -28,6 +31,10 @@ const OPEN_FILES_MAX: usize = 1 << 20;
 const USERS_MAX: usize = 64;
 /// Most replies of one session that its client has not said to have received.
 const KEPT_MAX: usize = 8192;
+/// Most lost sessions that are remembered one by one.
+pub(crate) const LOST_MAX: usize = 4096;
+/// Longest name of a client.
+const CLIENT_BYTES_MAX: usize = 8192;
 
 /// Kept replies from which on a session is looked through for those that its client knows.
 const KEPT_BEFORE_LOOK: usize = 256;
@@ -54,6 +61,7 @@ impl Kept {
 struct Session {
     epoch: u64,
     owner: String,
+    client: String,
     deadline: Instant,
     /// Its open files are known.
     resumed: bool,
@@ -63,14 +71,40 @@ struct Session {
     pusher: Option<Arc<dyn Pusher>>,
 }
 
+impl Session {
+    fn writes(&self, ino: Ino) -> bool {
+        self.open.get(&ino).is_some_and(|users| writes(users))
+    }
+}
+
+fn writes(users: &[(u32, Held)]) -> bool {
+    users.iter().any(|(_, held)| held.write)
+}
+
 /// The sessions of one volume.
 pub(crate) struct Sessions {
     duration: Duration,
     sessions: BTreeMap<SessionId, Session>,
+    /// The epochs of those that are open.
+    epochs: BTreeSet<u64>,
+    /// Those that were lost, by epoch.
+    lost: BTreeMap<u64, SessionId>,
+    limits: EpochLimits,
     /// How many sessions have an inode open.
     holders: BTreeMap<Ino, u32>,
+    /// How many of them may write it.
+    writers: BTreeMap<Ino, u32>,
     unresumed: BTreeSet<SessionId>,
     pub lingering: Lingering,
+}
+
+/// What the epochs of sessions say on their own.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct EpochLimits {
+    /// What sessions of earlier epochs did may have been forgotten with a loss of power.
+    pub remembered_from: u64,
+    /// Sessions of earlier epochs that are not open count as lost.
+    pub lost_before: u64,
 }
 
 /// Who a peer is, as text that is kept with its sessions.
@@ -97,17 +131,26 @@ impl Sessions {
     /// The sessions that the database knows, none of them resumed.
     pub fn restored(
         duration: Duration,
+        limits: EpochLimits,
         records: BTreeMap<SessionId, SessionRecord>,
         kept: Vec<(SessionId, u64)>,
     ) -> Self {
         let mut sessions = Self {
             duration,
             sessions: BTreeMap::new(),
+            epochs: BTreeSet::new(),
+            lost: BTreeMap::new(),
+            limits,
             holders: BTreeMap::new(),
+            writers: BTreeMap::new(),
             unresumed: BTreeSet::new(),
             lingering: Lingering::default(),
         };
         for (id, record) in records {
+            if record.lost {
+                sessions.lost.insert(record.epoch, id);
+                continue;
+            }
             sessions.add(id, record);
             sessions.unresumed.insert(id);
         }
@@ -121,9 +164,11 @@ impl Sessions {
 
     /// Adds a session; it is of use when it is resumed.
     pub fn add(&mut self, id: SessionId, record: SessionRecord) {
+        self.epochs.insert(record.epoch);
         let session = Session {
             epoch: record.epoch,
             owner: record.owner,
+            client: record.client,
             deadline: Instant::now() + self.duration,
             resumed: false,
             open: BTreeMap::new(),
@@ -135,7 +180,13 @@ impl Sessions {
     }
 
     /// Is there room for one more, with so many files open?
-    pub fn check_room(&self, open_files: &[Ino]) -> Result<()> {
+    pub fn check_room(&self, client: &str, open_files: &[Ino]) -> Result<()> {
+        if client.len() > CLIENT_BYTES_MAX {
+            return Err(Error::new(
+                Code::Invalid,
+                "the name of the client is too long",
+            ));
+        }
         check_open_files(open_files)?;
         if self.sessions.len() < SESSIONS_MAX {
             return Ok(());
@@ -177,6 +228,62 @@ impl Sessions {
             self.note_open(id, *ino, 0, held);
         }
         Ok(epoch)
+    }
+
+    /// The sessions that the same client opened before it was started anew.
+    pub fn earlier(&self, peer: &Peer, client: &str) -> Vec<SessionId> {
+        if client.is_empty() {
+            return Vec::new();
+        }
+        let owner = owner(peer);
+        let same = |s: &Session| s.client == client && s.owner == owner;
+        let earlier = self.sessions.iter().filter(|(_, s)| same(s));
+        earlier.map(|(id, _)| *id).collect()
+    }
+
+    /// What the session is in the database, for as long as it is open.
+    pub fn record(&self, id: SessionId) -> Option<SessionRecord> {
+        self.sessions.get(&id).map(|session| SessionRecord {
+            epoch: session.epoch,
+            owner: session.owner.clone(),
+            client: session.client.clone(),
+            lost: false,
+        })
+    }
+
+    /// Gives a session another epoch.
+    pub fn set_epoch(&mut self, id: SessionId, epoch: u64) {
+        if let Some(session) = self.sessions.get_mut(&id) {
+            self.epochs.remove(&session.epoch);
+            self.epochs.insert(epoch);
+            session.epoch = epoch;
+        }
+    }
+
+    pub const fn limits(&self) -> EpochLimits {
+        self.limits
+    }
+
+    /// The lost session that must not be remembered on its own any more when another is lost.
+    pub fn excess_loss(&self) -> Option<(u64, SessionId)> {
+        let first = self.lost.first_key_value()?;
+        (self.lost.len() >= LOST_MAX).then_some((*first.0, *first.1))
+    }
+
+    /// Remembers a session as lost, and those before `lost_before` together.
+    pub fn note_lost(&mut self, id: SessionId, epoch: u64, lost_before: u64) {
+        self.limits.lost_before = lost_before;
+        self.lost = self.lost.split_off(&lost_before);
+        self.lost.insert(epoch, id);
+    }
+
+    /// Was everything told here that a session of this epoch wrote to files that it has closed?
+    fn has_told(&self, epoch: u64) -> bool {
+        if epoch < self.limits.remembered_from {
+            return false;
+        }
+        let lost = epoch < self.limits.lost_before || self.lost.contains_key(&epoch);
+        self.epochs.contains(&epoch) || !lost
     }
 
     fn of_peer(&mut self, id: SessionId, peer: &Peer) -> Result<&mut Session> {
@@ -293,8 +400,8 @@ impl Sessions {
             Effect::Replaced { ino } => self.lingering.add(ino, id, Instant::now()),
             Effect::Released { ino } => {
                 let session = self.sessions.get_mut(&id);
-                if session.is_some_and(|session| session.open.remove(&ino).is_some()) {
-                    self.drop_holder(ino);
+                if let Some(users) = session.and_then(|session| session.open.remove(&ino)) {
+                    self.drop_holder(ino, &users);
                 }
             }
         }
@@ -308,6 +415,7 @@ impl Sessions {
         if users.is_empty() {
             *self.holders.entry(ino).or_insert(0) += 1;
         }
+        let wrote = writes(users);
         match users.iter_mut().find(|(user, _)| *user == uid) {
             Some((_, known)) => {
                 known.read |= held.read;
@@ -320,14 +428,17 @@ impl Sessions {
                 users.push((uid, held));
             }
         }
+        match (wrote, writes(users)) {
+            (false, true) => *self.writers.entry(ino).or_insert(0) += 1,
+            (true, false) => drop_one(&mut self.writers, ino),
+            _ => {}
+        }
     }
 
-    fn drop_holder(&mut self, ino: Ino) {
-        if let Some(count) = self.holders.get_mut(&ino) {
-            *count = count.saturating_sub(1);
-            if *count == 0 {
-                self.holders.remove(&ino);
-            }
+    fn drop_holder(&mut self, ino: Ino, users: &[(u32, Held)]) {
+        drop_one(&mut self.holders, ino);
+        if writes(users) {
+            drop_one(&mut self.writers, ino);
         }
     }
 
@@ -337,15 +448,18 @@ impl Sessions {
         let Some(session) = self.sessions.remove(&id) else {
             return;
         };
-        for ino in session.open.into_keys() {
-            self.drop_holder(ino);
+        self.epochs.remove(&session.epoch);
+        for (ino, users) in &session.open {
+            self.drop_holder(*ino, users);
         }
     }
 
     /// Forgets every session.
     pub fn clear(&mut self) {
         self.sessions.clear();
+        self.epochs.clear();
         self.holders.clear();
+        self.writers.clear();
         self.unresumed.clear();
         self.lingering = Lingering::default();
     }
@@ -388,6 +502,16 @@ impl Sessions {
         !self.unresumed.is_empty() || holders > u32::from(own) || self.lingering.holds(ino)
     }
 
+    fn is_written_elsewhere(&self, ino: Ino, asking: SessionId) -> bool {
+        let own = self.is_written_by(ino, asking);
+        let writers = self.writers.get(&ino).copied().unwrap_or(0);
+        !self.unresumed.is_empty() || writers > u32::from(own)
+    }
+
+    fn is_written_by(&self, ino: Ino, id: SessionId) -> bool {
+        self.sessions.get(&id).is_some_and(|s| s.writes(ino))
+    }
+
     fn is_gone_for(&self, ino: Ino, asking: SessionId) -> bool {
         self.lingering.holds_for_another(ino, asking) && !self.holders.contains_key(&ino)
     }
@@ -397,6 +521,16 @@ impl Sessions {
         users
             .and_then(|users| users.iter().find(|(user, _)| *user == uid))
             .map_or(Held::default(), |(_, held)| *held)
+    }
+}
+
+/// Takes one off a count.
+fn drop_one(counts: &mut BTreeMap<Ino, u32>, ino: Ino) {
+    if let Some(count) = counts.get_mut(&ino) {
+        *count = count.saturating_sub(1);
+        if *count == 0 {
+            counts.remove(&ino);
+        }
     }
 }
 
@@ -421,5 +555,17 @@ impl OpenFiles for Asking<'_> {
 
     fn held(&self, ino: Ino, uid: u32) -> Held {
         self.sessions.lock().held(ino, uid, self.session)
+    }
+
+    fn is_written_here(&self, ino: Ino) -> bool {
+        self.sessions.lock().is_written_by(ino, self.session)
+    }
+
+    fn is_written_elsewhere(&self, ino: Ino) -> bool {
+        self.sessions.lock().is_written_elsewhere(ino, self.session)
+    }
+
+    fn has_told(&self, epoch: u64) -> bool {
+        self.sessions.lock().has_told(epoch)
     }
 }

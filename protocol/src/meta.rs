@@ -158,7 +158,7 @@ pub struct Entry {
     pub lease: Lease,
 }
 
-/// A truncation to a size above zero that the OSDs of a file may not have heard of yet. Whoever holds it applies it
+/// A truncation that the OSDs of a file may not have heard of yet. Whoever holds it applies it
 /// (idempotently) before it reads or writes, then reports [`MetaOp::TruncateDone`].
 #[derive(Archive, Serialize, Deserialize, Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PendingCut {
@@ -166,6 +166,8 @@ pub struct PendingCut {
     pub epoch: u64,
     /// The smallest size that the file had since the OSDs were last told.
     pub size: u64,
+    /// The MRC was told of the bytes that it removes, and has to hear that they are gone.
+    pub told: bool,
 }
 
 /// Where the objects of a file are.
@@ -190,6 +192,9 @@ pub struct Opened {
     pub capability: Capability,
     /// A truncation to carry out first.
     pub pending_cut: Option<PendingCut>,
+    /// Truncate epoch of the last cut that took back what a lost writer had not told. Who wrote
+    /// under an older epoch and has not told it has lost it.
+    pub fenced: u64,
 }
 
 /// How a file is to be opened.
@@ -310,6 +315,9 @@ pub enum MetaOp {
     OpenSession {
         /// The volume's name.
         volume: String,
+        /// Names the client across its own restarts: sessions that the same peer opened under this
+        /// name, without going on with one, are over. Empty: it has no such name.
+        client: String,
         /// The session to go on with after a restart of the MRC or a lost connection.
         resume: Option<SessionId>,
         /// Files that the client holds open, when it resumes.

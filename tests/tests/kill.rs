@@ -3,6 +3,9 @@
 //!
 //! `XTFS_KILL_SEED` repeats a run, `XTFS_KILL_ROUNDS` makes it longer.
 
+use std::fs::{File, OpenOptions};
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
@@ -124,4 +127,68 @@ fn synced_work_survives_kills_of_separate_processes() {
         TestCell::cluster(3),
         number_from_env("XTFS_KILL_ROUNDS", 40),
     );
+}
+
+/// Where the files end that are made longer again.
+const END: usize = 3 << 20;
+
+/// Makes a file whose last bytes are on the OSDs when it returns, but not yet in its size.
+fn write_past_the_end(path: &Path) -> File {
+    let file = OpenOptions::new()
+        .create_new(true)
+        .write(true)
+        .custom_flags(libc::O_DIRECT)
+        .open(path)
+        .expect("make a file");
+    file.write_all_at(&[1; 4096], 0).expect("write");
+    file.sync_all().expect("sync");
+    file.write_all_at(&[2; END / 2], 4096)
+        .expect("write past the end");
+    file
+}
+
+/// Every byte behind what the file held before it was made longer is zero.
+fn assert_zeros(path: &Path, from: usize, to: usize) {
+    let found = std::fs::read(path).expect("read");
+    assert_eq!(found.len(), END, "{}", path.display());
+    let wrong = found[from..to].iter().position(|byte| *byte != 0);
+    assert_eq!(
+        wrong.map(|at| from + at),
+        None,
+        "{}: bytes that were never part of the file",
+        path.display()
+    );
+}
+
+fn brings_nothing_back(mut cell: TestCell, victim: Part) {
+    let grown = cell.path().join("grown");
+    let written = cell.path().join("written");
+    let files = [write_past_the_end(&grown), write_past_the_end(&written)];
+    cell.kill(victim);
+    drop(files);
+    cell.start(victim);
+    let size = |path: &Path| std::fs::metadata(path).expect("stat").len() as usize;
+    let sizes = [size(&grown), size(&written)];
+    let open = |path: &Path| OpenOptions::new().write(true).open(path).expect("open");
+    open(&grown).set_len(END as u64).expect("make it longer");
+    open(&written)
+        .write_all_at(&[3; 8], END as u64 - 8)
+        .expect("write behind a hole");
+    for _ in 0..2 {
+        assert_zeros(&grown, sizes[0], END);
+        assert_zeros(&written, sizes[1], END - 8);
+        cell.remount();
+    }
+    cell.assert_scrub_clean();
+    cell.stop();
+}
+
+#[test]
+fn what_a_killed_process_had_not_told_never_comes_to_light() {
+    brings_nothing_back(TestCell::up(2), Part::Whole);
+}
+
+#[test]
+fn what_a_killed_mount_had_not_told_never_comes_to_light() {
+    brings_nothing_back(TestCell::cluster(2), Part::Mount);
 }

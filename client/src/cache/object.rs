@@ -39,6 +39,16 @@ impl ObjectBuffer {
         self.dirty.total() + self.departing.total()
     }
 
+    /// Behind the last byte that no OSD has acknowledged; 0 when there is none.
+    pub(crate) fn unsent_end(&self) -> u32 {
+        let ends = [&self.dirty, &self.departing].map(|ranges| ranges.iter().last());
+        ends.into_iter()
+            .flatten()
+            .map(|(_, end)| end)
+            .max()
+            .unwrap_or(0)
+    }
+
     /// Holds nothing and waits for nothing?
     pub(crate) fn is_idle(&self) -> bool {
         self.known.is_empty() && self.departing.is_empty() && !self.fetching

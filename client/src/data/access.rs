@@ -7,18 +7,20 @@ use futures_util::future::BoxFuture;
 use futures_util::stream::{self, StreamExt, TryStreamExt};
 use tokio::time::Instant;
 use xtfs_layout::{Cut, cut};
-use xtfs_protocol::meta::{Caller, MetaOp, MetaReply, OpenMode, Opened};
+use xtfs_protocol::ids::Ino;
+use xtfs_protocol::meta::{Caller, MetaOp, MetaReply, OpenMode, Opened, PendingCut};
 use xtfs_protocol::object::{ObjectOp, ObjectReply};
 use xtfs_protocol::{Code, Error, Result, Retry};
 
 use crate::session::within;
-use crate::vfs::inode::{Access, Inode, forgotten};
+use crate::vfs::inode::{Access, Inode, State, forgotten};
 use crate::vfs::{Inner, Mark, unexpected};
 
 /// Renewals that one operation tries.
 const RENEWALS_MAX: u32 = 8;
 
-/// Tries to cut at an OSD whose machine restarts in between.
+/// Tries to cut at an OSD whose machine restarts in between, and cuts in a row that one operation
+/// carries out.
 const CUTS_MAX: u32 = 4;
 
 /// What an operation needs.
@@ -88,17 +90,34 @@ impl Inner {
         }
     }
 
-    /// Tells every OSD of the file about a truncation, makes it durable, tells the MRC.
-    pub(crate) fn carry_cut<'a>(
-        self: &'a Arc<Self>,
-        inode: &'a Arc<Inode>,
+    /// Carries out what has to be cut before anything else. Getting the right to do so may bring
+    /// another cut.
+    pub(crate) async fn carry_cut(
+        self: &Arc<Self>,
+        inode: &Arc<Inode>,
         deadline: Instant,
-    ) -> BoxFuture<'a, Result<()>> {
-        Box::pin(async move {
+    ) -> Result<()> {
+        for _ in 0..CUTS_MAX {
             let access = inode.access()?;
             let Some(pending) = access.cut else {
                 return Ok(());
             };
+            self.carry_one_cut(inode, &access, pending, deadline)
+                .await?;
+        }
+        let text = format!("inode {} is cut again and again", inode.ino);
+        Err(Error::new(Code::Io, text))
+    }
+
+    /// Tells every OSD of the file about a truncation, makes it durable, tells the MRC.
+    fn carry_one_cut<'a>(
+        self: &'a Arc<Self>,
+        inode: &'a Arc<Inode>,
+        access: &'a Access,
+        pending: PendingCut,
+        deadline: Instant,
+    ) -> BoxFuture<'a, Result<()>> {
+        Box::pin(async move {
             let positions = 0..access.placement.osds.len();
             let what = cut(&access.layout(), pending.size);
             let deltas: Vec<i64> = stream::iter(positions)
@@ -112,9 +131,11 @@ impl Inner {
             };
             self.done(&Caller::root(), op).await?;
             let mut state = inode.state.lock();
-            state.pending.allocated = deltas
-                .into_iter()
-                .fold(state.pending.allocated, i64::saturating_add);
+            if pending.told {
+                state.pending.allocated = deltas
+                    .into_iter()
+                    .fold(state.pending.allocated, i64::saturating_add);
+            }
             if let Some(access) = &mut state.access
                 && access.cut.is_some_and(|cut| cut.epoch == pending.epoch)
             {
@@ -203,6 +224,7 @@ impl Inner {
         }
         let keep = match after {
             After::Open => {
+                note_fence(inode.ino, &mut state, &opened);
                 self.absorb(&mut state, opened.entry, mark);
                 state.version == Some(version) && state.file == Some(file)
             }
@@ -285,6 +307,25 @@ impl Inner {
         self.install(inode, *opened, mark, After::Open);
         Ok(())
     }
+}
+
+/// Another session may have cut the file since this one was given access: what was sent and not
+/// told yet is gone then, and must not make the file longer again.
+fn note_fence(ino: Ino, state: &mut State, opened: &Opened) {
+    let Some(known) = state.access.as_ref().map(|access| &access.capability) else {
+        return;
+    };
+    let epoch = known.truncate_epoch;
+    if known.file != opened.capability.file || epoch >= opened.capability.truncate_epoch {
+        return;
+    }
+    let unsent = state.unsent_end(&opened.placement.layout);
+    if epoch < opened.fenced && state.pending.end > unsent {
+        let text = format!("inode {ino}: another session took back what was not told of it");
+        tracing::error!("{text}: this one was away for too long");
+        state.errors.note(Error::new(Code::Io, text));
+    }
+    state.pending.end = state.pending.end.min(unsent);
 }
 
 /// The OSD answered another question than the one asked.

@@ -2,8 +2,10 @@
 
 use std::sync::Arc;
 
-use xtfs_protocol::Result;
+use tokio::sync::RwLockWriteGuard;
+use tokio::time::Instant;
 use xtfs_protocol::meta::{Caller, MetaOp, MetaReply, SetAttr};
+use xtfs_protocol::{Code, Error, Result};
 
 use super::access::After;
 use crate::session::within;
@@ -20,16 +22,7 @@ impl Inner {
         by_handle: bool,
     ) -> Result<Found> {
         let deadline = self.session.deadline();
-        let size = set.size.unwrap_or(0);
-        // Bytes that a refused truncation leaves in place must not be dropped before it.
-        let shrinks_unsent = {
-            let state = inode.state.lock();
-            state.is_dirty() && size < state.size()
-        };
-        if shrinks_unsent {
-            self.flush_inode(inode).await?;
-        }
-        let _turn = within(deadline, inode.turn.write()).await?;
+        let _turn = self.tell_all(inode, deadline).await?;
         let mark = self.mark();
         let op = MetaOp::Setattr {
             ino: inode.ino,
@@ -48,6 +41,25 @@ impl Inner {
         }
         let state = inode.state.lock();
         Ok(self.seen(&state, entry.attr))
+    }
+
+    /// Sends and tells everything that was written, and keeps others from writing more. Bytes that
+    /// a refused truncation leaves in place must not be dropped before it; and the MRC takes what
+    /// lies behind the end that it knows for what a lost writer left.
+    async fn tell_all<'a>(
+        self: &Arc<Self>,
+        inode: &'a Arc<Inode>,
+        deadline: Instant,
+    ) -> Result<RwLockWriteGuard<'a, ()>> {
+        while Instant::now() < deadline {
+            self.flush_inode(inode).await?;
+            let turn = within(deadline, inode.turn.write()).await?;
+            if !inode.state.lock().is_dirty() {
+                return Ok(turn);
+            }
+        }
+        let text = format!("inode {} is written to all the time", inode.ino);
+        Err(Error::new(Code::TimedOut, text))
     }
 
     /// Tells what a truncation of a file that is not open changed, and lets its capability go.

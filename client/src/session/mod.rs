@@ -70,6 +70,7 @@ pub(crate) struct Session {
     connector: Arc<dyn Connector>,
     mrc: Way,
     volume: String,
+    client: String,
     limit: Duration,
     attempt_limit: Duration,
     current: Mutex<Current>,
@@ -108,6 +109,7 @@ impl Session {
             mrc: Way::new(connector.mrc(), IN_FLIGHT_MAX),
             connector,
             volume: options.volume.clone(),
+            client: options.client.clone(),
             limit,
             attempt_limit: options.attempt_deadline,
             current: Mutex::new(none),
@@ -361,6 +363,7 @@ impl Session {
         }
         let op = MetaOp::OpenSession {
             volume: self.volume.clone(),
+            client: self.client.clone(),
             resume: (old != SessionId::default()).then_some(old),
             open_files: self.open_files.lock().keys().copied().collect(),
         };

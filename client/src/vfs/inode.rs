@@ -221,6 +221,16 @@ impl State {
         })
     }
 
+    /// Behind the last byte that no OSD has acknowledged; 0 when there is none.
+    pub(crate) fn unsent_end(&self, layout: &Layout) -> u64 {
+        let object_size = u64::from(layout.object_size);
+        let mut backwards = self.objects.iter().rev();
+        let last = backwards.find(|(_, buffer)| buffer.unsent() > 0);
+        last.map_or(0, |(object, buffer)| {
+            object.saturating_mul(object_size) + u64::from(buffer.unsent_end())
+        })
+    }
+
     /// Has anything to send or tell?
     pub(crate) fn is_dirty(&self) -> bool {
         self.pending.is_due()

@@ -29,6 +29,7 @@ struct Node {
     data: u64,
     epoch: u64,
     cut: Option<PendingCut>,
+    fenced: u64,
     entries: BTreeMap<Name, Ino>,
     parent: Ino,
 }
@@ -98,6 +99,15 @@ impl FakeMrc {
         }
     }
 
+    /// Another session takes back what was not told of a file.
+    pub fn fence(&self, ino: Ino) {
+        let mut state = self.state.lock();
+        if let Some(node) = state.nodes.get_mut(&ino) {
+            node.epoch += 1;
+            node.fenced = node.epoch;
+        }
+    }
+
     pub fn size(&self, ino: Ino) -> u64 {
         self.state.lock().nodes[&ino].attr.size
     }
@@ -150,6 +160,7 @@ impl FakeMrc {
                 mac: [0; 32],
             },
             pending_cut: node.cut,
+            fenced: node.fenced,
         })
     }
 
@@ -187,6 +198,7 @@ impl FakeMrc {
             node.cut = Some(PendingCut {
                 epoch: node.epoch,
                 size: node.cut.map_or(size, |cut| cut.size.min(size)),
+                told: true,
             });
         }
         node.attr.size = size;
@@ -376,6 +388,7 @@ fn node(ino: Ino, kind: FileKind, mode: u16, now: Time, parent: Ino) -> Node {
         data: ino,
         epoch: 1,
         cut: None,
+        fenced: 0,
         entries: BTreeMap::new(),
         parent,
     }

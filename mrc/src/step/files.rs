@@ -12,6 +12,7 @@ use xtfs_protocol::{Code, Error, Result};
 
 use super::attributes::{later, need_time};
 use super::permission::{self, EXECUTE, READ, WRITE, is_root};
+use super::tails::Untold;
 use super::transaction::{Transaction, entry};
 use super::{Effect, Held};
 use crate::inode::{Body, File, Inode};
@@ -40,6 +41,9 @@ impl Transaction<'_> {
         let number = self.number_for_child(parent)?;
         let body = self.empty_file(number)?;
         let mut inode = self.new_inode(parent, number, mode, body)?;
+        if open.write {
+            self.become_writer(&mut inode, Untold::Nothing)?;
+        }
         self.enter(parent, name, &inode)?;
         let held = Held {
             read: open.read,
@@ -66,6 +70,9 @@ impl Transaction<'_> {
         if open.truncate {
             self.truncate(&mut inode, 0)?;
             inode.ctime = self.context.time;
+        }
+        if open.write && !open.truncate {
+            self.become_writer(&mut inode, Untold::WhileOpen)?;
         }
         let held = Held {
             read: open.read,
@@ -140,12 +147,13 @@ impl Transaction<'_> {
             mac: [0; 32],
         };
         let placement = file.placement.clone();
-        let pending_cut = file.pending_cut;
+        let (pending_cut, fenced) = (file.pending_cut, file.fenced);
         Ok(Opened {
             entry: entry(inode),
             placement,
             capability,
             pending_cut,
+            fenced,
         })
     }
 
@@ -155,8 +163,11 @@ impl Transaction<'_> {
         self.opened(inode, Held { read, write: true })
     }
 
-    /// Sets the size of a file whose caller may do so. Does not count.
+    /// Sets the size of a file whose caller may do so and becomes a writer of it. Does not count.
     pub(super) fn truncate(&mut self, inode: &mut Inode, size: u64) -> Result<()> {
+        if size > 0 {
+            self.become_writer(inode, Untold::Nothing)?;
+        }
         let time = self.context.time;
         let old_size = inode.size;
         if !is_root(self.caller()) {
@@ -175,12 +186,14 @@ impl Transaction<'_> {
             file.data_epoch = file.epoch;
             file.pending_cut = None;
             inode.allocated = 0;
+            self.become_writer(inode, Untold::Nothing)?;
         } else if size < old_size {
             file.epoch += 1;
             let size = file.pending_cut.map_or(size, |cut| cut.size.min(size));
             file.pending_cut = Some(PendingCut {
                 epoch: file.epoch,
                 size,
+                told: true,
             });
             self.wait_durable();
         }
@@ -223,6 +236,11 @@ impl Transaction<'_> {
             self.need_writer(&inode)?;
         }
         let file = file_mut(&mut inode)?;
+        let wrote = update.written_at.is_some() || update.size_at_least > 0;
+        if wrote && update.truncate_epoch < file.fenced {
+            let context = "the session was lost, and another one took back what it had not told";
+            return Err(Error::new(Code::Io, context));
+        }
         let (epoch, data_epoch) = (file.epoch, file.data_epoch);
         let mut changed = update.written_at.is_some();
         if let Some(at) = update.written_at
@@ -306,7 +324,7 @@ impl Transaction<'_> {
     }
 }
 
-fn file_mut(inode: &mut Inode) -> Result<&mut File> {
+pub(super) fn file_mut(inode: &mut Inode) -> Result<&mut File> {
     match &mut inode.body {
         Body::File(file) => Ok(file),
         Body::Directory(_) => Err(Code::IsDirectory.into()),

@@ -6,6 +6,7 @@
 //! - [`namespace`], [`rename`] — names;
 //! - [`attributes`], [`xattrs`] — what inodes carry;
 //! - [`files`] — opening, truncating, updating and reclaiming regular files;
+//! - [`tails`] — what lost writers left behind the end of a file;
 //! - [`listing`] — pages of directories and of the volume.
 
 mod acls;
@@ -15,6 +16,7 @@ mod listing;
 mod namespace;
 mod permission;
 mod rename;
+mod tails;
 #[cfg(test)]
 pub(crate) mod tests;
 mod transaction;
@@ -62,6 +64,12 @@ pub(crate) trait OpenFiles {
     fn is_gone(&self, ino: Ino) -> bool;
     /// How the asking session has it open for a user.
     fn held(&self, ino: Ino, uid: u32) -> Held;
+    /// Does the asking session have it open for writing?
+    fn is_written_here(&self, ino: Ino) -> bool;
+    /// May another session have it open for writing?
+    fn is_written_elsewhere(&self, ino: Ino) -> bool;
+    /// Was everything told that a session of this epoch wrote to files that it has closed?
+    fn has_told(&self, epoch: u64) -> bool;
 }
 
 /// How a file is open.

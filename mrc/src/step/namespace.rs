@@ -247,6 +247,8 @@ impl Transaction<'_> {
             data_epoch: 0,
             written: false,
             pending_cut: None,
+            last_writer: 0,
+            fenced: 0,
             mtime_settled: self.context.time,
             atime_settled: self.context.time,
             placement,

@@ -2,7 +2,8 @@
 //!
 //! Numbers of inodes and contents must never be used twice, also not after a loss of power that
 //! made the volume forget that it handed some out: OSDs may know them. So a database that was not
-//! closed in order goes on far behind the last number that it remembers.
+//! closed in order goes on far behind the last number that it remembers. In the same way a loss of
+//! power may have made it forget which sessions became writers of which files: see `step::tails`.
 
 use std::collections::BTreeMap;
 use std::ops::Bound;
@@ -24,7 +25,7 @@ use crate::inode::{Acls, Body, Directory, Inode};
 use crate::keys::{self, Table};
 use crate::lease::Leases;
 use crate::records::{Counters, SessionRecord, Usage, VolumeRecord};
-use crate::session::Sessions;
+use crate::session::{EpochLimits, Sessions};
 use crate::step;
 use crate::view::View;
 
@@ -49,6 +50,7 @@ impl Volume {
         record: VolumeRecord,
         root: Root,
         times: Times,
+        boot: u64,
     ) -> Result<Self> {
         let disk = disk(dir, &options);
         let opened = Database::open(dir, options).map_err(database)?;
@@ -81,6 +83,9 @@ impl Volume {
             next_deleted: 1,
             session_epoch: 0,
             closed: true,
+            boot,
+            remembered_from: 0,
+            lost_before: 0,
         };
         let usage = Usage {
             bytes: 0,
@@ -98,18 +103,24 @@ impl Volume {
         batch.put(settings, keys::SETTING_COUNTERS, &counters.encode());
         batch.put(settings, keys::SETTING_VOLUME, &record.encode());
         opened.write(batch, Durability::Synced).map_err(database)?;
-        Self::prepare(opened, disk, tables, times)
+        Self::prepare(opened, disk, tables, times, boot)
     }
 
-    /// Opens the database of a volume.
-    pub fn open(dir: &Path, options: babu_kv::Options, times: Times) -> Result<Self> {
+    /// Opens the database of a volume, on a start of the machine that `boot` identifies.
+    pub fn open(dir: &Path, options: babu_kv::Options, times: Times, boot: u64) -> Result<Self> {
         let disk = disk(dir, &options);
         let opened = Database::open(dir, options).map_err(database)?;
         let tables = Tables::open(&opened)?;
-        Self::prepare(opened, disk, tables, times)
+        Self::prepare(opened, disk, tables, times, boot)
     }
 
-    fn prepare(opened: Database, disk: Disk, tables: Tables, times: Times) -> Result<Self> {
+    fn prepare(
+        opened: Database,
+        disk: Disk,
+        tables: Tables,
+        times: Times,
+        boot: u64,
+    ) -> Result<Self> {
         let view = DatabaseView {
             snapshot: opened.snapshot(),
             tables: &tables,
@@ -119,7 +130,17 @@ impl Volume {
             .ok_or_else(|| Error::new(Code::Corrupt, "the volume has no settings"))?;
         let record = VolumeRecord::decode(&record)?;
         let mut counters = step::counters(&view)?;
-        let sessions = restore_sessions(&view, times.session)?;
+        if !counters.closed && counters.boot != boot {
+            // The machine lost power: who became a writer of what may be forgotten.
+            counters.remembered_from = counters.session_epoch + 1;
+            counters.lost_before = counters.remembered_from;
+        }
+        counters.boot = boot;
+        let limits = EpochLimits {
+            remembered_from: counters.remembered_from,
+            lost_before: counters.lost_before,
+        };
+        let sessions = restore_sessions(&view, times.session, limits)?;
         drop(view);
         let number_floor = if counters.closed {
             0
@@ -172,7 +193,7 @@ fn disk(dir: &Path, options: &babu_kv::Options) -> Disk {
     }
 }
 
-fn restore_sessions(view: &dyn View, duration: Duration) -> Result<Sessions> {
+fn restore_sessions(view: &dyn View, duration: Duration, limits: EpochLimits) -> Result<Sessions> {
     let mut records = BTreeMap::new();
     let mut kept = Vec::new();
     view.scan(
@@ -189,5 +210,5 @@ fn restore_sessions(view: &dyn View, duration: Duration) -> Result<Sessions> {
             Ok(true)
         },
     )?;
-    Ok(Sessions::restored(duration, records, kept))
+    Ok(Sessions::restored(duration, limits, records, kept))
 }

@@ -33,16 +33,31 @@ impl Volume {
         &self,
         id: SessionId,
         peer: &Peer,
+        client: &str,
         open_files: &[Ino],
         pusher: Option<Arc<dyn Pusher>>,
     ) -> Result<u64> {
         let _writer = self.writer.lock();
-        self.sessions.lock().check_room(open_files)?;
+        self.sessions.lock().check_room(client, open_files)?;
+        let record = SessionRecord {
+            epoch: 0,
+            owner: owner(peer),
+            client: client.to_owned(),
+            lost: false,
+        };
+        let record = self.write_session(id, record)?;
+        let mut sessions = self.sessions.lock();
+        sessions.add(id, record);
+        sessions.resume(id, peer, open_files, pusher)
+    }
+
+    /// Writes a session under a new epoch. The caller has the writer.
+    fn write_session(&self, id: SessionId, record: SessionRecord) -> Result<SessionRecord> {
         let mut counters = step::counters(&self.view())?;
         counters.session_epoch += 1;
         let record = SessionRecord {
             epoch: counters.session_epoch,
-            owner: owner(peer),
+            ..record
         };
         let mut batch = Batch::new();
         let settings = self.tables.index(Table::Settings)?;
@@ -52,12 +67,11 @@ impl Volume {
         self.database
             .write(batch, Durability::Buffered)
             .map_err(database)?;
-        let mut sessions = self.sessions.lock();
-        sessions.add(id, record);
-        sessions.resume(id, peer, open_files, pusher)
+        Ok(record)
     }
 
-    /// Goes on with a session. Returns its epoch.
+    /// Goes on with a session. Returns its epoch, which is a new one, not durable yet, when a loss
+    /// of power may have made the volume forget what the session did.
     pub fn resume_session(
         &self,
         id: SessionId,
@@ -66,15 +80,39 @@ impl Volume {
         pusher: Option<Arc<dyn Pusher>>,
     ) -> Result<u64> {
         let _writer = self.writer.lock();
-        let epoch = self.sessions.lock().resume(id, peer, open_files, pusher)?;
+        let (epoch, record, limits) = {
+            let mut sessions = self.sessions.lock();
+            let epoch = sessions.resume(id, peer, open_files, pusher)?;
+            (epoch, sessions.record(id), sessions.limits())
+        };
         self.sweep_due.store(true, Ordering::Relaxed);
-        Ok(epoch)
+        match record {
+            Some(record) if epoch < limits.remembered_from => {
+                let epoch = self.write_session(id, record)?.epoch;
+                self.sessions.lock().set_epoch(id, epoch);
+                Ok(epoch)
+            }
+            _ => Ok(epoch),
+        }
     }
 
-    /// Ends a session: it, its kept replies and its open files are forgotten.
+    /// Ends the sessions that a client opened before it was started anew; says which.
+    pub fn end_earlier_sessions(&self, peer: &Peer, client: &str) -> Result<Vec<SessionId>> {
+        let _writer = self.writer.lock();
+        let earlier = self.sessions.lock().earlier(peer, client);
+        for id in &earlier {
+            self.lose_session(*id)?;
+        }
+        Ok(earlier)
+    }
+
+    /// Ends a session as its client asked: it, its kept replies and its open files are forgotten.
     pub fn end_session(&self, id: SessionId) -> Result<()> {
         let _writer = self.writer.lock();
-        self.forget_session(id)
+        let batch = self.removal(id)?;
+        self.write_end(batch)?;
+        self.sessions.lock().remove(id);
+        Ok(())
     }
 
     /// Ends a session whose time ran out, unless it was heard of or resumed at the last moment.
@@ -84,11 +122,44 @@ impl Volume {
         if !self.sessions.lock().is_overdue(id, Instant::now()) {
             return Ok(false);
         }
-        self.forget_session(id).map(|()| true)
+        self.lose_session(id).map(|()| true)
     }
 
-    /// The caller has the writer.
-    fn forget_session(&self, id: SessionId) -> Result<()> {
+    /// Ends a session without its client's word, and remembers it as lost. The caller has the
+    /// writer.
+    fn lose_session(&self, id: SessionId) -> Result<()> {
+        let (record, excess, mut lost_before) = {
+            let sessions = self.sessions.lock();
+            let lost_before = sessions.limits().lost_before;
+            (sessions.record(id), sessions.excess_loss(), lost_before)
+        };
+        let Some(record) = record else {
+            return Ok(());
+        };
+        let mut batch = self.removal(id)?;
+        let index = self.tables.index(Table::Sessions)?;
+        let lost = SessionRecord {
+            lost: true,
+            ..record
+        };
+        batch.put(index, &id.0, &lost.encode());
+        if let Some((epoch, excess)) = excess {
+            lost_before = epoch + 1;
+            let mut counters = step::counters(&self.view())?;
+            counters.lost_before = lost_before;
+            let settings = self.tables.index(Table::Settings)?;
+            batch.put(settings, keys::SETTING_COUNTERS, &counters.encode());
+            batch.delete(index, &excess.0);
+        }
+        self.write_end(batch)?;
+        let mut sessions = self.sessions.lock();
+        sessions.remove(id);
+        sessions.note_lost(id, lost.epoch, lost_before);
+        Ok(())
+    }
+
+    /// What removes all that the database has of a session.
+    fn removal(&self, id: SessionId) -> Result<Batch> {
         let mut batch = Batch::new();
         let index = self.tables.index(Table::Sessions)?;
         let end = keys::after_prefix(&id.0);
@@ -97,10 +168,13 @@ impl Volume {
             Some(end) => batch.delete_range(index, &id.0, &end),
             None => batch.delete_range(index, &id.0, &[u8::MAX; 25]),
         }
+        Ok(batch)
+    }
+
+    fn write_end(&self, batch: Batch) -> Result<()> {
         self.database
             .write(batch, Durability::Buffered)
             .map_err(database)?;
-        self.sessions.lock().remove(id);
         self.sweep_due.store(true, Ordering::Relaxed);
         Ok(())
     }

@@ -15,6 +15,7 @@ use super::*;
 use crate::step::tests::check_volume;
 
 const DIR: &str = "/volume";
+const BOOT: u64 = 3;
 const SESSION: SessionId = SessionId([5; 16]);
 
 const TIMES: Times = Times {
@@ -46,9 +47,9 @@ fn create(fs: &MemoryFs) -> Volume {
         mode: 0o755,
         time: time(0),
     };
-    let volume = Volume::create(Path::new(DIR), options(fs), record, root, TIMES).unwrap();
+    let volume = Volume::create(Path::new(DIR), options(fs), record, root, TIMES, BOOT).unwrap();
     let peer = Peer::Host("test".into());
-    volume.open_session(SESSION, &peer, &[], None).unwrap();
+    volume.open_session(SESSION, &peer, "", &[], None).unwrap();
     volume.sync().unwrap();
     volume
 }
@@ -143,7 +144,7 @@ proptest! {
         }
         for crash in Crash::ALL {
             let image = fs.crash(crash);
-            let after = Volume::open(Path::new(DIR), options(&image), TIMES).unwrap();
+            let after = Volume::open(Path::new(DIR), options(&image), TIMES, BOOT).unwrap();
             check_volume(&after.view());
             // Kept replies tell which changes survived: a prefix, with all that was synced in it.
             let survived = answered.iter().take_while(|(sequence, reply)| {

@@ -9,7 +9,7 @@ use xtfs_protocol::transport::Peer;
 use xtfs_protocol::{Code, Retry};
 
 use crate::osds::Osds;
-use crate::support::{Client, create_op, entry, error, open, opened, with_volume};
+use crate::support::{Client, create_op, entry, error, open, open_after_boot, opened, with_volume};
 
 fn mkdir(name: &str) -> MetaOp {
     MetaOp::Mkdir {
@@ -382,4 +382,111 @@ async fn a_late_copy_of_a_close_does_not_close_what_was_opened_since() {
     let getattr = MetaOp::Getattr { ino };
     let alive = client.send_as(getattr, 0, 0).await.unwrap();
     assert_eq!(entry(&alive).attr.nlink, 0);
+}
+
+fn open_to_write(ino: u64) -> MetaOp {
+    let open = OpenMode {
+        read: true,
+        write: true,
+        truncate: false,
+    };
+    MetaOp::Open { ino, open }
+}
+
+/// What has to be cut before a session may write to a file.
+async fn cut_for(client: &Client, ino: u64) -> Option<u64> {
+    let answer = client.send(open_to_write(ino)).await.unwrap();
+    opened(answer).pending_cut.map(|cut| cut.size)
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_client_that_is_started_anew_ends_its_earlier_session() {
+    let mrc = with_volume(&MemoryFs::new()).await;
+    let name = "machine /mnt";
+    let killed = Client::start(&mrc, name, None, vec![]).await.unwrap();
+    let ino = killed.create("file").await.entry.attr.ino;
+    let other = Client::start(&mrc, "machine /srv", None, vec![])
+        .await
+        .unwrap();
+    assert_eq!(cut_for(&other, ino).await, None, "the writer is alive");
+    let closed = MetaOp::Release { ino };
+    other.send(closed).await.unwrap();
+
+    let anew = Client::start(&mrc, name, None, vec![]).await.unwrap();
+    let gone = killed.lookup("file").await.unwrap_err();
+    assert_eq!(gone.code, Code::SessionExpired);
+    assert_eq!(cut_for(&anew, ino).await, Some(0), "nobody told its end");
+    other.lookup("file").await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn only_the_same_host_ends_a_clients_earlier_session() {
+    let mrc = with_volume(&MemoryFs::new()).await;
+    let client = Client::start(&mrc, "name", None, vec![]).await.unwrap();
+    let mut stranger = Client::new(&mrc).await;
+    stranger.origin.peer = Peer::Host("another".into());
+    let op = MetaOp::OpenSession {
+        volume: "home".into(),
+        client: "name".into(),
+        resume: None,
+        open_files: vec![],
+    };
+    stranger.send_as(op, 0, 0).await.unwrap();
+    assert_eq!(client.lookup("x").await.unwrap_err().code, Code::NotFound);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lost_writer_is_remembered_over_a_restart_and_a_closed_session_is_not_lost() {
+    let fs = MemoryFs::new();
+    let mrc = with_volume(&fs).await;
+    let killed = Client::start(&mrc, "killed", None, vec![]).await.unwrap();
+    let lost = killed.create("lost").await.entry.attr.ino;
+    let orderly = Client::new(&mrc).await;
+    let kept = orderly.create("kept").await.entry.attr.ino;
+    orderly.send_as(MetaOp::CloseSession, 0, 0).await.unwrap();
+    Client::start(&mrc, "killed", None, vec![]).await.unwrap();
+    drop((killed, orderly, mrc));
+
+    let mrc = open(&fs);
+    let anew = Client::start(&mrc, "killed", None, vec![]).await.unwrap();
+    assert_eq!(cut_for(&anew, lost).await, Some(0));
+    assert_eq!(cut_for(&anew, kept).await, None);
+}
+
+#[tokio::test(start_paused = true)]
+async fn after_a_loss_of_power_no_writer_from_before_counts_as_remembered() {
+    let fs = MemoryFs::new();
+    let mrc = with_volume(&fs).await;
+    let client = Client::new(&mrc).await;
+    let ino = client.create("file").await.entry.attr.ino;
+    client.send(MetaOp::Release { ino }).await.unwrap();
+    client.send(MetaOp::Sync).await.unwrap();
+    let (session, epoch) = (client.session, client.epoch);
+    drop((client, mrc));
+
+    let mrc = open_after_boot(&fs.crash(Crash::Lost), 77);
+    let resumed = Client::resume(&mrc, Some(session), vec![]).await.unwrap();
+    assert!(resumed.epoch > epoch);
+    assert_eq!(cut_for(&resumed, ino).await, Some(0));
+    let done = MetaOp::TruncateDone { ino, epoch: 1 };
+    resumed.send(done).await.unwrap();
+    resumed.send(MetaOp::Release { ino }).await.unwrap();
+    assert_eq!(cut_for(&resumed, ino).await, None, "once is enough");
+}
+
+#[tokio::test(start_paused = true)]
+async fn very_many_lost_sessions_are_remembered_together() {
+    let fs = MemoryFs::new();
+    let mrc = with_volume(&fs).await;
+    let first = Client::start(&mrc, "client", None, vec![]).await.unwrap();
+    let ino = first.create("file").await.entry.attr.ino;
+    let orderly = Client::new(&mrc).await;
+    let kept = orderly.create("kept").await.entry.attr.ino;
+    orderly.send_as(MetaOp::CloseSession, 0, 0).await.unwrap();
+    for _ in 0..4100 {
+        Client::start(&mrc, "client", None, vec![]).await.unwrap();
+    }
+    let last = Client::start(&mrc, "client", None, vec![]).await.unwrap();
+    assert_eq!(cut_for(&last, ino).await, Some(0));
+    assert_eq!(cut_for(&last, kept).await, Some(0), "too old to be known");
 }

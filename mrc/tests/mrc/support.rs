@@ -32,7 +32,16 @@ pub fn open(fs: &MemoryFs) -> Arc<Mrc> {
 
 /// Opens an MRC on a disk.
 pub fn open_on(fs: Arc<dyn Fs>) -> Arc<Mrc> {
-    let mut options = MrcOptions::new(Path::new("/mrc"), MRC, Env::simulated(1));
+    open_in(fs, Env::simulated(1))
+}
+
+/// Opens an MRC on a disk, on another start of its machine.
+pub fn open_after_boot(fs: &MemoryFs, boot: u64) -> Arc<Mrc> {
+    open_in(Arc::new(fs.clone()), Env::simulated(1).with_boot(boot))
+}
+
+fn open_in(fs: Arc<dyn Fs>, env: Env) -> Arc<Mrc> {
+    let mut options = MrcOptions::new(Path::new("/mrc"), MRC, env);
     options.kv = babu_kv::Options::simulated(fs);
     Mrc::open(options).unwrap()
 }
@@ -121,8 +130,19 @@ impl Client {
         resume: Option<SessionId>,
         open_files: Vec<Ino>,
     ) -> Result<Self> {
+        Self::start(mrc, "", resume, open_files).await
+    }
+
+    /// The same, for a client that has a name.
+    pub async fn start(
+        mrc: &Arc<Mrc>,
+        client: &str,
+        resume: Option<SessionId>,
+        open_files: Vec<Ino>,
+    ) -> Result<Self> {
         let op = MetaOp::OpenSession {
             volume: "home".into(),
+            client: client.into(),
             resume,
             open_files,
         };

@@ -227,6 +227,7 @@ async fn a_damaged_volume_is_named_and_the_others_are_served() {
     let mrc = open(&fs);
     let session = |volume: &str| MetaOp::OpenSession {
         volume: volume.into(),
+        client: String::new(),
         resume: None,
         open_files: vec![],
     };

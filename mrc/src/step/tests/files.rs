@@ -19,6 +19,14 @@ fn update(ino: Ino, size: u64, epoch: u64, delta: i64, written_at: Option<Time>)
     }
 }
 
+const fn cut(epoch: u64, size: u64) -> PendingCut {
+    PendingCut {
+        epoch,
+        size,
+        told: true,
+    }
+}
+
 fn reopen(world: &mut World, ino: Ino, truncate: bool) -> Opened {
     let open = OpenMode {
         read: true,
@@ -122,14 +130,14 @@ fn truncation_to_less_waits_to_be_durable_and_is_told_until_done() {
         .unwrap();
     let first = opened(world.truncate(ino, 40).unwrap());
     assert!(world.last.durable);
-    assert_eq!(first.pending_cut, Some(PendingCut { epoch: 1, size: 40 }));
+    assert_eq!(first.pending_cut, Some(cut(1, 40)));
     assert!(first.capability.write);
     // Growing again does not bring bytes back: the smallest size counts.
     let grown = opened(world.truncate(ino, 80).unwrap());
     assert_eq!(grown.entry.attr.size, 80);
     assert_eq!(grown.pending_cut, first.pending_cut);
     let second = opened(world.truncate(ino, 60).unwrap());
-    assert_eq!(second.pending_cut, Some(PendingCut { epoch: 2, size: 40 }));
+    assert_eq!(second.pending_cut, Some(cut(2, 40)));
     assert_eq!(
         reopen(&mut world, ino, false).pending_cut,
         second.pending_cut

@@ -7,6 +7,7 @@ mod model;
 mod names;
 mod permissions;
 mod rename;
+mod tails;
 mod xattrs;
 
 use std::cell::RefCell;
@@ -41,6 +42,8 @@ pub(super) struct Open {
     pub replaced: BTreeSet<Ino>,
     /// Replaced by a rename of another session.
     pub gone: BTreeSet<Ino>,
+    /// Epochs of sessions that were lost.
+    pub lost: BTreeSet<u64>,
 }
 
 impl OpenFiles for RefCell<Open> {
@@ -60,6 +63,18 @@ impl OpenFiles for RefCell<Open> {
     fn held(&self, ino: Ino, _uid: u32) -> Held {
         self.borrow().own.get(&ino).copied().unwrap_or_default()
     }
+
+    fn is_written_here(&self, ino: Ino) -> bool {
+        self.held(ino, 0).write
+    }
+
+    fn is_written_elsewhere(&self, ino: Ino) -> bool {
+        self.borrow().elsewhere.contains(&ino)
+    }
+
+    fn has_told(&self, epoch: u64) -> bool {
+        !self.borrow().lost.contains(&epoch)
+    }
 }
 
 /// A volume with a clock that moves on by a second with every operation.
@@ -70,6 +85,8 @@ pub(super) struct World {
     pub caller: Caller,
     pub trusted: bool,
     pub number_floor: u64,
+    /// Of the session that asks.
+    pub session_epoch: u64,
     pub placement: Result<Placement>,
     pub last: Changes,
 }
@@ -106,6 +123,9 @@ impl World {
             next_deleted: 1,
             session_epoch: 0,
             closed: false,
+            boot: 0,
+            remembered_from: 0,
+            lost_before: 0,
         };
         let one = Usage {
             bytes: 0,
@@ -123,6 +143,7 @@ impl World {
             caller: Caller::root(),
             trusted: false,
             number_floor: 0,
+            session_epoch: 1,
             placement: Ok(Placement {
                 layout: Layout::striped(1),
                 view: 1,
@@ -159,7 +180,7 @@ impl World {
             time,
             volume: VolumeId([1; 16]),
             session: SessionId([2; 16]),
-            session_epoch: 1,
+            session_epoch: self.session_epoch,
             expires: time,
             number_floor: self.number_floor,
             placement: &self.placement,

@@ -1,0 +1,61 @@
+//! What lost writers left behind the end of a file.
+//!
+//! A client sends bytes to the OSDs first and tells the new size then. When it dies in between,
+//! OSDs hold bytes behind the end that nobody ever saw. They would come to light where zeros
+//! belong as soon as somebody makes the file longer, so they go before anyone may: whoever becomes
+//! a writer after a lost one gets a cut at the current size to carry out first. The truncate epoch
+//! that it raises also keeps out what the lost writer may still have on its way, and tells it,
+//! should it come back, that it lost something.
+//!
+//! Every file carries the epoch of the session that became its writer last. It costs nothing when a
+//! session opens its own files again or those of a session that ended in order.
+
+use xtfs_protocol::Result;
+use xtfs_protocol::meta::PendingCut;
+
+use super::files::file_mut;
+use super::transaction::Transaction;
+use crate::inode::{Inode, SEVERAL_WRITERS};
+
+/// What the asking session may have written to a file without telling it yet.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Untold {
+    /// Nothing: it has just told everything.
+    Nothing,
+    /// Something, if it has the file open for writing.
+    WhileOpen,
+}
+
+impl Transaction<'_> {
+    /// The asking session gets the right to write a file.
+    pub(super) fn become_writer(&mut self, inode: &mut Inode, untold: Untold) -> Result<()> {
+        let open = self.context.open;
+        let session = self.context.session_epoch;
+        let (ino, size) = (inode.ino, inode.size);
+        let file = file_mut(inode)?;
+        let last = file.last_writer;
+        if !file.written {
+            // No OSD can hold anything of this content.
+            file.last_writer = session;
+        } else if open.is_written_elsewhere(ino) {
+            // They go on telling what they write; but one of them may be lost before it does.
+            if last != session {
+                file.last_writer = SEVERAL_WRITERS;
+            }
+        } else if last != SEVERAL_WRITERS && open.has_told(last) {
+            file.last_writer = session;
+        } else if untold == Untold::Nothing || !open.is_written_here(ino) {
+            file.epoch += 1;
+            file.fenced = file.epoch;
+            file.last_writer = session;
+            let pending = file.pending_cut;
+            file.pending_cut = Some(PendingCut {
+                epoch: file.epoch,
+                size: pending.map_or(size, |cut| cut.size.min(size)),
+                told: pending.is_some_and(|cut| cut.told),
+            });
+            self.wait_durable();
+        }
+        Ok(())
+    }
+}
