@@ -121,7 +121,12 @@ impl Core {
             next_segment,
             closed_logs,
         } = opened;
-        let spares = Spares::new(tables.fs.clone(), tables.dir.clone(), next_segment);
+        let spares = Spares::new(
+            tables.fs.clone(),
+            tables.dir.clone(),
+            next_segment,
+            options.memtable_bytes as u64,
+        );
         let events = Arc::new(Events::new(options.listener.clone()));
         let core = Core {
             pins: Arc::new(Pins::new(events.clone())),

@@ -97,6 +97,8 @@ impl Database {
         let core = Arc::new(crate::open::open(dir, options)?);
         let (threads, herald) = match core.options.background {
             Background::Threads => {
+                // Before the first writer comes. Whoever needs one gets the error.
+                let _ = core.spares.prepare();
                 let threads = worker::start(&core).inspect_err(|_| core.stop())?;
                 let herald = worker::start_herald(&core).inspect_err(|_| core.stop())?;
                 (threads, herald)
@@ -391,6 +393,7 @@ impl Database {
             pinned_block_bytes: cache.pinned_bytes,
             pinned_memtable_bytes: core.pinned_memtable_bytes(),
             pinned_table_bytes: core.tables.obsolete_bytes.load(Relaxed),
+            log_spare_bytes: core.spares.bytes(),
             snapshots: core.pins.count(),
             snapshot_oldest_sequence: oldest,
             snapshot_age_operations: oldest.map_or(0, |s| core.visible().saturating_sub(s)),

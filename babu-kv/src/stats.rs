@@ -74,6 +74,8 @@ pub struct Stats {
     Gauge pinned_memtable_bytes: usize,
     /// Bytes on disk of tables that are obsolete and that snapshots, iterators or backups hold.
     Gauge pinned_table_bytes: u64,
+    /// Bytes on disk of the log segment that was made ahead.
+    Gauge log_spare_bytes: u64,
     /// Instants that snapshots and iterators hold; clones and iterators of a snapshot share one.
     Gauge snapshots: usize,
     /// Operations that became visible after the oldest of them.

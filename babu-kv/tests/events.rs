@@ -271,15 +271,16 @@ fn a_flush_that_fails_in_the_background_is_told_and_tried_again() {
     let faulty = FaultyFs::new(memory());
     let fs: Arc<dyn Fs> = Arc::new(faulty.clone());
     let (database, index) = open(&heard, &fs, Background::Inline);
-    // Of a write that rotates the third change is the creation of the table; others have one.
-    let third = Fault {
-        at: 2,
+    // The first write and the first that rotates make a segment: its name, zeros, their sync. Then
+    // comes the record, and after it the creation of the table. Other writes have one change.
+    let table = Fault {
+        at: 4,
         count: 1,
         kind: ErrorKind::StorageFull,
         changes_only: true,
     };
     for n in 0..1000 {
-        faulty.arm(Some(third));
+        faulty.arm(Some(table));
         write(&database, &index, n..n + 1);
         if database.stats().background_failures > 0 {
             break;

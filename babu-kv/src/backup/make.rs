@@ -19,7 +19,7 @@ use crate::{
     core::Core,
     error::{Context, Result},
     fs::{Fs, Open},
-    log::format as log_format,
+    log::{format as log_format, seal::Seal},
     manifest::{edit::Edit, version::Version},
     progress::{Meter, Progress},
     read_only::PinnedSegment,
@@ -172,12 +172,14 @@ impl Core {
         let mut segments = Vec::new();
         let (sequence, sealed) = match (logs, self.pinned_log()) {
             (Some(closed), _) => {
+                let sealed = self.seals(&version, closed.segment);
                 for number in version.log_number..closed.segment {
-                    segments.extend(self.closed_segment(number)?);
+                    let seal = sealed.iter().find(|seal| seal.segment == number);
+                    segments.extend(self.closed_segment(number, seal)?);
                 }
                 // A flush that came between may have put more into tables.
                 let sequence = closed.sequence.max(version.flushed);
-                (sequence, self.seals(&version, closed.segment))
+                (sequence, sealed)
             }
             (None, pinned) => {
                 segments.extend(pinned.into_iter().flatten().cloned());
@@ -217,14 +219,16 @@ impl Core {
         self.close_log()
     }
 
-    /// Opens a closed segment. Failed rotations leave numbers without a file.
-    fn closed_segment(&self, number: u64) -> Result<Option<PinnedSegment>> {
+    /// Opens a closed segment, up to where its seal says that it ends. Failed rotations leave numbers
+    /// without a file.
+    fn closed_segment(&self, number: u64, seal: Option<&Seal>) -> Result<Option<PinnedSegment>> {
         let path = self.tables.dir.join(log_format::segment_name(number));
         if !self.tables.fs.exists(&path).at("look up", &path)? {
             return Ok(None);
         }
         let file = self.tables.fs.open(&path, Open::Read).at("open", &path)?;
-        let bytes = file.len().at("measure", &path)?;
+        let length = file.len().at("measure", &path)?;
+        let bytes = seal.map_or(length, |seal| seal.bytes.min(length));
         Ok(Some(PinnedSegment {
             number,
             path,

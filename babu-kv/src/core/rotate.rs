@@ -110,6 +110,10 @@ impl Core {
 
     /// Goes on in another segment; gives its number.
     fn next_segment(&self, log: &mut LogWriter) -> Result<u64> {
+        if self.options.background == Background::Inline {
+            // Should it fail, one is made without zeros, or the rotation fails.
+            let _ = self.spares.prepare();
+        }
         let (segment, left) = log.rotate(&self.spares)?;
         if let Some(seal) = left {
             self.closed_logs.add(seal, log.last());
@@ -151,7 +155,11 @@ impl Core {
     pub(crate) fn close_log(&self) -> Result<Closed> {
         for _ in 0..CLOSE_ATTEMPTS {
             self.spares.prepare()?;
-            let (closed, restarts) = self.rotate_log()?;
+            let (closed, restarts, left) = self.rotate_log()?;
+            // Also when it is durable already, so that no sync follows that would do it.
+            if let Some(segment) = left {
+                segment.trim();
+            }
             self.syncs.wait(self, closed.sequence)?;
             // After a failed sync a newer segment repeats what closed ones may have lost.
             if self.log_restarts.load(Acquire) == restarts {
@@ -162,18 +170,21 @@ impl Core {
         Err(Error::io("close the log of", &self.tables.dir, error))
     }
 
-    fn rotate_log(&self) -> Result<(Closed, u64)> {
+    /// Also gives how often the log was restarted before, and the segment that was left.
+    fn rotate_log(&self) -> Result<(Closed, u64, Option<Arc<Segment>>)> {
         let _lead = self.lead()?;
         let mut log = self.log.lock();
         self.make_log_ready(&mut log)?;
+        let mut left = None;
         if !log.is_fresh() {
+            left = log.segment().cloned();
             self.next_segment(&mut log)?;
         }
         let closed = Closed {
             segment: log.segment().ok_or(Error::Closed)?.number,
             sequence: self.visible(),
         };
-        Ok((closed, self.log_restarts.load(Acquire)))
+        Ok((closed, self.log_restarts.load(Acquire), left))
     }
 
     /// Removes log segments before `log_number`, which the manifest no longer needs.
@@ -195,6 +206,10 @@ impl Core {
         let log = self.log.lock();
         if log.poisoned {
             return Ok(());
+        }
+        log.leave();
+        if let Some(segment) = log.segment() {
+            segment.trim();
         }
         if let Some(seal) = log.seal() {
             self.closed_logs.add(seal, log.last());

@@ -1,7 +1,7 @@
 //! Bytes of a log segment. All integers are little endian.
 //!
 //! ```text
-//! segment  = header record*
+//! segment  = header record* zero*
 //! header   = magic "babulog\x01" · number u64 · XXH3-64 of the 16 bytes before
 //! record   = check u32 · length u32 · durable u64 · hash u64 · payload (length bytes)
 //!            hash    XXH3-64 of the payload
@@ -20,10 +20,11 @@
 //!
 //! A segment takes the batches of one memtable. Sequence numbers run on without a gap over records
 //! and segments, which shows a missing piece. The header is written with the first record, so that a
-//! segment that took no batch is empty. The last segment may end in bytes that do not check, because
-//! the machine stopped in the middle of a write. They are cut, unless a later record says that they
-//! had been durable. A segment that was closed and is durable has its length and hash in the
-//! manifest, and nothing of it may be missing.
+//! segment that took no batch is empty, or all zeros. Zeros are written ahead (`spare.rs`); records
+//! overwrite them, and those that are left when the log goes on in another segment mean nothing. The
+//! last segment may end in bytes that do not check, because the machine stopped in the middle of a
+//! write. They are cut, unless a later record says that they had been durable. A segment that was
+//! closed and is durable has its length and hash in the manifest, and nothing of it may be missing.
 
 use crate::coding::{Decoder, NUMBER_MAX, number_in, put_bytes, put_varint, u32_at, u64_at};
 use crate::keys::{INDEX_BYTES, index_of};
@@ -126,6 +127,10 @@ pub(crate) struct Record {
 /// The record at `offset` of a segment, if it checks.
 pub(crate) fn check_record(segment: &[u8], number: u64, offset: usize) -> Option<Record> {
     let header = segment.get(offset..offset.checked_add(RECORD_HEADER_BYTES)?)?;
+    // No record is empty: zeros, of which there may be megabytes, are none without a hash.
+    if u32_at(header, 4)? == 0 {
+        return None;
+    }
     let seed = seed(number, offset as u64);
     if u32_at(header, 0)? != xxh3_64_with_seed(&header[4..24], seed) as u32 {
         return None;

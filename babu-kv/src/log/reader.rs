@@ -1,10 +1,12 @@
 //! Reads the log back after a crash or a clean end. The rules are in `format.rs`; what they come
 //! to:
 //!
-//! Batches are taken in order of their numbers, across segments. Where the order breaks (bytes that
-//! do not check, or a missing number) lies the end of the log, unless a record after it shows that
-//! what is missing had been durable: then the log is damaged, which is an error. Up to where a
-//! restart record says, nothing may be missing either.
+//! Batches are taken in order of their numbers, across segments. A segment *breaks* where bytes do
+//! not check, among them the zeros that were written ahead, or where a number is missing. If a later
+//! segment goes on with the next number, nothing is missing: that was the end of a segment that the
+//! log had left. Otherwise it is the end of the log, unless a record after it shows that what is
+//! missing had been durable: then the log is damaged, which is an error. Each record says what was
+//! durable when it was written, so that a hole is seen whatever bytes are in it, zeros like others.
 //!
 //! Full memtables are handed over as they come, and segments are read one at a time. So replay needs
 //! memory for one memtable and one segment, and the latter is as long as the memtables of who wrote
@@ -61,8 +63,20 @@ pub(crate) struct Replay<'a> {
 enum Stop {
     /// What follows is void because of a restart record in a later segment.
     Void,
-    /// The order breaks at this offset.
-    Break(usize, &'static str),
+    /// The order breaks.
+    Break(Break),
+}
+
+impl Stop {
+    fn at(offset: usize, what: &'static str) -> Stop {
+        Stop::Break(Break { offset, what })
+    }
+}
+
+/// A place behind which batches may be missing.
+struct Break {
+    offset: usize,
+    what: &'static str,
 }
 
 struct Progress<'a> {
@@ -91,34 +105,44 @@ impl Replay<'_> {
             last: self.flushed,
             dropped: Drops::new(),
         };
-        let mut taken = Vec::new();
+        let (mut taken, mut lengths, mut broken) = (Vec::new(), Vec::new(), None);
         for (n, segment) in segments.iter().enumerate() {
             let path = self.path(*segment);
-            let bytes = read_file(self.fs, &path)?;
+            let mut bytes = read_file(self.fs, &path)?;
+            lengths.push(bytes.len() as u64);
+            let seal = self.sealed.get(segment);
+            if let Some(end) = seal.and_then(|seal| usize::try_from(seal.bytes).ok()) {
+                // What follows was written ahead and never used.
+                bytes.truncate(end);
+            }
+            let before = progress.last;
             let stop = self.read(*segment, &bytes, limits[n], &mut progress)?;
             self.check_seal(*segment, &bytes, stop.as_ref(), limits[n])?;
-            let kept = match &stop {
-                Some(Stop::Break(offset, _)) if limits[n] == u64::MAX => kept_bytes(*offset),
-                _ => bytes.len(),
-            };
+            if progress.last > before {
+                // With the number after the last one: nothing was missing.
+                broken = None;
+            }
+            if let Some(Stop::Break(found)) = stop {
+                if seal.is_none() {
+                    bytes.truncate(kept_bytes(found.offset));
+                }
+                if progress.last < limits[n] {
+                    broken = broken.or(Some((n, found)));
+                }
+            }
             taken.push(Seal {
                 segment: *segment,
-                bytes: kept as u64,
-                hash: xxh3_64(&bytes[..kept]),
+                bytes: bytes.len() as u64,
+                hash: xxh3_64(&bytes),
             });
-            match stop {
-                Some(Stop::Break(offset, what)) if limits[n] == u64::MAX => {
-                    self.cut(&segments[n..], &bytes, offset, what, progress.last)?;
-                    break;
-                }
-                Some(Stop::Break(offset, what)) if progress.last < limits[n] => {
-                    return Err(Error::corrupt(&path, offset as u64, what));
-                }
-                Some(_) | None => {}
-            }
+        }
+        if let Some((n, found)) = broken {
+            self.check_end(&segments[n..], &found, progress.last)?;
+            // Nothing was taken out of those after it.
+            taken.truncate(n + 1);
         }
         if self.cuts {
-            self.make_durable(segments)?;
+            self.cut(&segments[taken.len()..], taken.iter().zip(lengths))?;
         }
         Ok(Replayed {
             active: Arc::new(progress.active),
@@ -140,23 +164,62 @@ impl Replay<'_> {
         let Some(seal) = self.sealed.get(&segment) else {
             return Ok(());
         };
-        let end = seal.bytes.min(bytes.len() as u64);
         let (offset, what) = match stop {
-            Some(Stop::Break(offset, what)) if limit == u64::MAX => (*offset as u64, *what),
-            _ if bytes.len() as u64 != seal.bytes => (end, "the segment had another length"),
+            Some(Stop::Break(found)) if limit == u64::MAX => (found.offset as u64, found.what),
+            _ if bytes.len() as u64 != seal.bytes => {
+                (bytes.len() as u64, "the segment is shorter than it was")
+            }
             _ if xxh3_64(bytes) != seal.hash => (0, "the segment had other bytes"),
             _ => return Ok(()),
         };
         Err(Error::corrupt(&self.path(segment), offset, what))
     }
 
-    fn make_durable(&self, segments: &[u64]) -> Result<()> {
-        for segment in segments.iter().filter(|s| !self.sealed.contains_key(s)) {
+    /// Nothing that had been durable is missing where the first of `segments` breaks, after number
+    /// `last`.
+    fn check_end(&self, segments: &[u64], found: &Break, last: u64) -> Result<()> {
+        let Some((first, later)) = segments.split_first() else {
+            return Ok(());
+        };
+        let mut missing = later.iter().any(|s| self.sealed.contains_key(s));
+        for segment in segments {
+            let from = if segment == first { found.offset } else { 0 };
+            let bytes = read_file(self.fs, &self.path(*segment))?;
+            missing |= durable_after(&bytes, *segment, from) > last;
+        }
+        if missing {
+            let what = found.what;
+            let what = format!("{what}, and what follows shows that it had been durable");
+            let path = self.path(*first);
+            return Err(Error::corrupt(&path, found.offset as u64, what));
+        }
+        Ok(())
+    }
+
+    /// Removes the segments `later`, takes from the others what is no record, and makes them durable.
+    /// In this order: what is cut must not come back behind a record that is written later.
+    fn cut<'s>(&self, later: &[u64], taken: impl Iterator<Item = (&'s Seal, u64)>) -> Result<()> {
+        for segment in later.iter().rev() {
             let path = self.path(*segment);
-            if self.fs.exists(&path).at("look up", &path)? {
-                let file = self.fs.open(&path, Open::Write).at("open", &path)?;
-                file.sync_data().at("sync", &path)?;
+            self.fs.remove(&path).at("remove", &path)?;
+        }
+        if !later.is_empty() {
+            self.fs.sync_dir(self.dir).at("sync", self.dir)?;
+        }
+        for (seal, length) in taken {
+            if self.sealed.contains_key(&seal.segment) {
+                continue;
             }
+            let path = self.path(seal.segment);
+            // A flush meanwhile removes segments.
+            if !self.fs.exists(&path).at("look up", &path)? {
+                continue;
+            }
+            let file = self.fs.open(&path, Open::Write).at("open", &path)?;
+            if seal.bytes < length {
+                file.set_len(seal.bytes).at("truncate", &path)?;
+            }
+            file.sync_data().at("sync", &path)?;
         }
         // Their names too: who wrote them may have been killed before it synced the folder.
         self.fs.sync_dir(self.dir).at("sync", self.dir)
@@ -207,7 +270,7 @@ impl Replay<'_> {
             return Ok(None);
         }
         if !format::segment_header_checks(bytes, segment) {
-            return Ok(Some(Stop::Break(
+            return Ok(Some(Stop::at(
                 0,
                 "the header of the segment does not check",
             )));
@@ -215,10 +278,10 @@ impl Replay<'_> {
         let mut at = SEGMENT_HEADER_BYTES;
         while at < bytes.len() {
             let Some(checked) = format::check_record(bytes, segment, at) else {
-                return Ok(Some(Stop::Break(at, "a record does not check")));
+                return Ok(Some(Stop::at(at, "a record does not check")));
             };
             if checked.durable > progress.last {
-                return Ok(Some(Stop::Break(at, "batches before this one are missing")));
+                return Ok(Some(Stop::at(at, "batches before this one are missing")));
             }
             let record = &bytes[at..at + checked.length];
             let ill = || {
@@ -279,7 +342,7 @@ impl Replay<'_> {
             return Ok(None);
         }
         if sequence != progress.last + 1 {
-            return Ok(Some(Stop::Break(at, "batches before this one are missing")));
+            return Ok(Some(Stop::at(at, "batches before this one are missing")));
         }
         let record: Arc<[u8]> = record.into();
         let taken = self
@@ -311,53 +374,6 @@ impl Replay<'_> {
         let last = indices.last().copied().unwrap_or(0);
         (last <= self.indices).then_some(())
     }
-
-    /// Ends the log at `offset` of the first of `segments`, where it breaks after number `last`.
-    fn cut(
-        &self,
-        segments: &[u64],
-        bytes: &[u8],
-        offset: usize,
-        what: &str,
-        last: u64,
-    ) -> Result<()> {
-        let Some((first, later)) = segments.split_first() else {
-            return Ok(());
-        };
-        let path = self.path(*first);
-        let damaged = || {
-            Error::corrupt(
-                &path,
-                offset as u64,
-                format!("{what}, and what follows shows that it had been durable"),
-            )
-        };
-        let sealed = later.iter().any(|s| self.sealed.contains_key(s));
-        if sealed || durable_after(bytes, *first, offset) > last {
-            return Err(damaged());
-        }
-        for segment in later {
-            if durable_after(
-                &read_file(self.fs, &self.path(*segment))?,
-                *segment,
-                SEGMENT_HEADER_BYTES,
-            ) > last
-            {
-                return Err(damaged());
-            }
-        }
-        if !self.cuts {
-            return Ok(());
-        }
-        for segment in later.iter().rev() {
-            let path = self.path(*segment);
-            self.fs.remove(&path).at("remove", &path)?;
-        }
-        self.fs.sync_dir(self.dir).at("sync", self.dir)?;
-        let file = self.fs.open(&path, Open::Write).at("open", &path)?;
-        file.set_len(kept_bytes(offset) as u64)
-            .at("truncate", &path)
-    }
 }
 
 /// Bytes that stay of a segment that breaks at `offset`.
@@ -371,9 +387,9 @@ fn kept_bytes(offset: usize) -> usize {
 
 /// The highest number that the records from `offset` on say had been durable.
 fn durable_after(bytes: &[u8], segment: u64, offset: usize) -> u64 {
-    let mut at = offset;
+    let mut at = offset.max(SEGMENT_HEADER_BYTES);
     let mut durable = 0;
-    while at + RECORD_HEADER_BYTES <= bytes.len() {
+    while at < bytes.len() {
         match format::check_record(bytes, segment, at) {
             Some(record) => {
                 durable = durable.max(record.durable);

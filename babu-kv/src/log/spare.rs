@@ -4,23 +4,40 @@
 //! Numbers are given out in ascending order and never twice. A segment made ahead that is overtaken
 //! by one with a higher number, because a writer could not wait for it, is removed. When there is
 //! none, whoever needs one makes it and gets the error, if it fails.
+//!
+//! A segment made ahead begins with zeros, which are durable. To sync a write that makes a file
+//! longer, or that fills blocks for the first time, the file system must commit to its journal, which
+//! is another write and another thread to wait for. To sync what overwrites zeros is one write. That
+//! the zeros are written once more than needed is little beside syncs of small records, each of which
+//! writes a block of its own. Where there are few syncs there are few zeros.
 
 use super::{format, writer::Segment};
 use crate::{
     error::{Context, Result},
-    fs::{Fs, Open},
+    fs::{File, Fs, Open},
     threads::{
         Condvar, Mutex,
         atomic::{AtomicU64, Ordering::Relaxed},
     },
 };
-use std::{path::PathBuf, sync::Arc};
+use std::{io, path::PathBuf, sync::Arc};
+
+/// Zeros in the first segment, when nobody knows yet how often it will be synced.
+const AHEAD_FIRST: u64 = 1 << 20;
+/// Zeros in a segment for each sync of the one before: a few blocks, because a sync may serve many
+/// writers.
+const AHEAD_PER_SYNC: u64 = 16 << 10;
+/// Zeros that are written and synced at once, so that other syncs need not wait long for the disk.
+const PIECE_BYTES: u64 = 1 << 20;
 
 pub(crate) struct Spares {
     fs: Arc<dyn Fs>,
     dir: PathBuf,
     next: AtomicU64,
-    /// Held while one is made, so that not two are. Writers never take it.
+    /// Zeros that the next segment gets, and at most.
+    ahead: AtomicU64,
+    ahead_max: u64,
+    /// Held while one is made, so that not two are.
     making: Mutex<()>,
     shelf: Mutex<Shelf>,
     changed: Condvar,
@@ -34,16 +51,24 @@ struct Shelf {
 }
 
 impl Spares {
-    /// `next` is the number of the first segment that it makes.
-    pub(crate) fn new(fs: Arc<dyn Fs>, dir: PathBuf, next: u64) -> Spares {
+    /// `next` is the number of the first segment that it makes; none gets more than `ahead_max`
+    /// zeros.
+    pub(crate) fn new(fs: Arc<dyn Fs>, dir: PathBuf, next: u64, ahead_max: u64) -> Spares {
         Spares {
             fs,
             dir,
             next: AtomicU64::new(next),
+            ahead: AtomicU64::new(AHEAD_FIRST.min(ahead_max)),
+            ahead_max,
             making: Mutex::default(),
             shelf: Mutex::default(),
             changed: Condvar::new(),
         }
+    }
+
+    /// Bytes on disk of the segment that was made ahead.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.shelf.lock().spare.as_ref().map_or(0, |s| s.ahead)
     }
 
     /// Sees to it that there is one. Waits for the file system.
@@ -54,7 +79,7 @@ impl Spares {
             return Ok(());
         }
         drop(shelf);
-        let segment = self.create()?;
+        let segment = self.create(self.ahead.load(Relaxed))?;
         let mut shelf = self.shelf.lock();
         if shelf.stopped {
             drop(shelf);
@@ -65,8 +90,13 @@ impl Spares {
         Ok(())
     }
 
-    /// A new segment, with a number above `after`.
-    pub(crate) fn take(&self, after: u64) -> Result<Arc<Segment>> {
+    /// A new segment, with a higher number than `left`, which the log leaves for it.
+    pub(crate) fn take(&self, left: Option<&Segment>) -> Result<Arc<Segment>> {
+        let (after, syncs) = left.map_or((0, None), |s| (s.number, Some(s.syncs())));
+        if let Some(syncs) = syncs {
+            let ahead = syncs.saturating_mul(AHEAD_PER_SYNC);
+            self.ahead.store(ahead.min(self.ahead_max), Relaxed);
+        }
         let mut shelf = self.shelf.lock();
         let spare = shelf.spare.take();
         shelf.wanted = true;
@@ -76,18 +106,42 @@ impl Spares {
             Some(segment) if segment.number > after => Ok(segment),
             Some(overtaken) => {
                 overtaken.remove(&*self.fs);
-                self.create()
+                self.create(0)
             }
-            None => self.create(),
+            // Without zeros, because writers wait.
+            None => self.create(0),
         }
     }
 
-    fn create(&self) -> Result<Arc<Segment>> {
+    fn create(&self, ahead: u64) -> Result<Arc<Segment>> {
         // The number is not used again, also when this fails.
         let number = self.next.fetch_add(1, Relaxed);
         let path = self.dir.join(format::segment_name(number));
         let file = self.fs.open(&path, Open::CreateNew).at("create", &path)?;
-        Ok(Arc::new(Segment::new(number, path, file)))
+        let ahead = self.write_ahead(&*file, ahead).at("write", &path);
+        let ahead = ahead.inspect_err(|_| {
+            // It must not be used: what a sync has lost stays lost.
+            let _ = self.fs.remove(&path);
+        })?;
+        Ok(Arc::new(Segment::new(number, path, file, ahead)))
+    }
+
+    /// Writes so many zeros, if there is room; gives how many.
+    fn write_ahead(&self, file: &dyn File, wanted: u64) -> io::Result<u64> {
+        let zeros = vec![0; wanted.min(PIECE_BYTES) as usize];
+        let mut written = 0;
+        while written < wanted && !self.shelf.lock().stopped {
+            let piece = &zeros[..(wanted - written).min(PIECE_BYTES) as usize];
+            if file.write_at(piece, written).is_err() {
+                // Perhaps there is no room, and records need what there is. The segment grows with
+                // them then.
+                file.set_len(0)?;
+                return Ok(0);
+            }
+            file.sync_data()?;
+            written += piece.len() as u64;
+        }
+        Ok(written)
     }
 
     /// Makes segments ahead, with durable names, until it is stopped.
@@ -135,7 +189,7 @@ impl Spares {
 mod tests {
     use super::*;
     use crate::{
-        fs::{Fault, FaultyFs, MemoryFs},
+        fs::{Crash, Fault, FaultyFs, MemoryFs},
         log::writer::LogWriter,
     };
     use std::{io::ErrorKind, path::Path};
@@ -145,7 +199,10 @@ mod tests {
     fn spares() -> (Spares, FaultyFs) {
         let fs = FaultyFs::new(Arc::new(MemoryFs::new()));
         fs.create_dir_all(Path::new(DIR)).unwrap();
-        (Spares::new(Arc::new(fs.clone()), DIR.into(), 7), fs)
+        (
+            Spares::new(Arc::new(fs.clone()), DIR.into(), 7, 4 << 20),
+            fs,
+        )
     }
 
     fn files(fs: &FaultyFs) -> Vec<String> {
@@ -176,16 +233,52 @@ mod tests {
         };
         fs.arm(Some(fault));
         spares.prepare().unwrap_err();
-        spares.take(0).unwrap_err();
-        assert_eq!(spares.take(0).unwrap().number, 9);
+        spares.take(None).unwrap_err();
+        assert_eq!(spares.take(None).unwrap().number, 9);
     }
 
     #[test]
     fn an_overtaken_spare_is_never_used_and_removed() {
         let (spares, fs) = spares();
         spares.prepare().unwrap();
-        assert_eq!(spares.take(7).unwrap().number, 8);
-        assert_eq!(files(&fs), ["000008.log"]);
+        let overtaking = spares.create(0).unwrap();
+        assert_eq!(spares.take(Some(&overtaking)).unwrap().number, 9);
+        assert_eq!(files(&fs), ["000008.log", "000009.log"]);
+    }
+
+    /// Zeros for writers who sync, none for those who do not, and never more than the bound.
+    #[test]
+    fn as_many_zeros_are_durable_ahead_as_syncs_will_need() {
+        let memory = MemoryFs::new();
+        let fs = FaultyFs::new(Arc::new(memory.clone()));
+        fs.create_dir_all(Path::new(DIR)).unwrap();
+        let spares = Spares::new(Arc::new(fs.clone()), DIR.into(), 7, 4 << 20);
+        spares.prepare().unwrap();
+        let first = spares.take(None).unwrap();
+        assert_eq!((first.ahead, spares.bytes()), (AHEAD_FIRST, 0));
+        for (syncs, ahead) in [(0, 0), (3, 3 * AHEAD_PER_SYNC), (1000, 4 << 20)] {
+            let left = spares.take(None).unwrap();
+            (0..syncs).for_each(|_| left.sync(&fs).unwrap());
+            let next = spares.take(Some(&left)).unwrap();
+            assert_eq!(next.ahead, 0, "a writer waited for zeros");
+            spares.prepare().unwrap();
+            assert_eq!(spares.bytes(), ahead);
+            let made = spares.take(Some(&left)).unwrap();
+            let path = Path::new(DIR).join(format::segment_name(made.number));
+            let image = memory.crash(Crash::Names);
+            assert_eq!(image.file_len(&path).unwrap(), ahead);
+        }
+    }
+
+    #[test]
+    fn without_room_for_zeros_a_segment_is_made_without_them() {
+        let memory = MemoryFs::new();
+        memory.create_dir_all(Path::new(DIR)).unwrap();
+        memory.set_capacity(Some(AHEAD_FIRST - 1));
+        let spares = Spares::new(Arc::new(memory.clone()), DIR.into(), 7, AHEAD_FIRST);
+        spares.prepare().unwrap();
+        assert_eq!(spares.take(None).unwrap().ahead, 0);
+        assert_eq!(memory.used_bytes(), 0);
     }
 
     #[test]

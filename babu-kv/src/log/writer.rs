@@ -9,7 +9,7 @@ use super::{
 use crate::{
     error::{Context, Error, Result},
     fs::{File, Fs},
-    threads::atomic::{AtomicBool, Ordering::Relaxed},
+    threads::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
 };
 use std::{path::PathBuf, sync::Arc};
 use xxhash_rust::xxh3::Xxh3;
@@ -20,17 +20,39 @@ pub(crate) struct Segment {
     pub number: u64,
     path: PathBuf,
     file: Arc<dyn File>,
+    /// Bytes of zeros that were written ahead.
+    pub ahead: u64,
+    /// How often it was synced.
+    syncs: AtomicU64,
+    /// Where its records end, once the log has left it; `u64::MAX` before, and after it was trimmed.
+    end: AtomicU64,
     /// Its name is durable.
     named: AtomicBool,
 }
 
 impl Segment {
-    pub(crate) fn new(number: u64, path: PathBuf, file: Arc<dyn File>) -> Segment {
+    pub(crate) fn new(number: u64, path: PathBuf, file: Arc<dyn File>, ahead: u64) -> Segment {
         Segment {
             number,
             path,
             file,
+            ahead,
+            syncs: AtomicU64::new(0),
+            end: AtomicU64::new(u64::MAX),
             named: AtomicBool::new(false),
+        }
+    }
+
+    pub(crate) fn syncs(&self) -> u64 {
+        self.syncs.load(Relaxed)
+    }
+
+    /// Gives back what was written ahead and is not needed, if the log has left the segment. Only
+    /// space depends on it: readers know the end of a segment by its seal or by its records.
+    pub(crate) fn trim(&self) {
+        let end = self.end.swap(u64::MAX, Relaxed);
+        if end < self.ahead {
+            let _ = self.file.set_len(end);
         }
     }
 
@@ -47,6 +69,8 @@ impl Segment {
     /// Makes the segment durable as far as it is written.
     pub(crate) fn sync(&self, fs: &dyn Fs) -> Result<()> {
         self.make_named(fs)?;
+        self.trim();
+        self.syncs.fetch_add(1, Relaxed);
         self.file.sync_data().at("sync", &self.path)
     }
 
@@ -132,10 +156,18 @@ impl LogWriter {
         })
     }
 
+    /// Nothing more is written to the current segment.
+    pub(crate) fn leave(&self) {
+        if let Some(segment) = &self.segment {
+            segment.end.store(self.offset, Relaxed);
+        }
+    }
+
     /// Goes on in another segment. Also gives the one that is left, if it can be sealed.
     pub(crate) fn rotate(&mut self, spares: &Spares) -> Result<(Arc<Segment>, Option<Seal>)> {
-        let segment = spares.take(self.segment.as_ref().map_or(0, |s| s.number))?;
+        let segment = spares.take(self.segment.as_deref())?;
         let left = self.seal();
+        self.leave();
         self.segment = Some(segment.clone());
         self.has_own = false;
         self.offset = 0;
@@ -161,7 +193,7 @@ impl LogWriter {
         if u32::try_from(record.len()).is_err() {
             return Err(Error::invalid("too many batches are not durable yet"));
         }
-        let segment = spares.take(self.segment.as_ref().map_or(0, |s| s.number))?;
+        let segment = spares.take(self.segment.as_deref())?;
         format::seal(
             &mut record,
             segment.number,

@@ -147,11 +147,16 @@ fn limits(fs: &dyn Fs, dir: &Path, segments: &[u64]) -> Vec<u64> {
 /// number that had been durable when the segment was written.
 fn scan(bytes: &[u8], segment: u64) -> (Vec<Found>, Vec<usize>, u64) {
     let (mut found, mut gaps, mut durable) = (Vec::new(), Vec::new(), 0);
-    if !format::segment_header_checks(bytes, segment) && !bytes.is_empty() {
+    // Zeros behind the last record were written ahead.
+    let end = bytes
+        .iter()
+        .rposition(|byte| *byte != 0)
+        .map_or(0, |n| n + 1);
+    if !format::segment_header_checks(bytes, segment) && end > 0 {
         gaps.push(0);
     }
     let (mut at, mut in_gap) = (SEGMENT_HEADER_BYTES, false);
-    while at < bytes.len() {
+    while at < end {
         let Some(checked) = format::check_record(bytes, segment, at) else {
             if !in_gap {
                 gaps.push(at);

@@ -9,7 +9,11 @@ use std::{
     io::ErrorKind,
     mem,
     path::{Path, PathBuf},
-    sync::{Arc, Mutex, mpsc},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicU32, Ordering::Relaxed},
+        mpsc,
+    },
     thread,
     time::Duration,
 };
@@ -281,10 +285,10 @@ fn a_segment_that_is_left_during_its_sync_is_synced_again() {
             if late.lock().unwrap().is_some() {
                 return;
             }
-            // The write of `late`; then a rotation (the name of the new segment) and the write of
-            // `next`. The flush fails.
+            // The write of `late`; then a rotation (the name of the new segment, zeros, their sync)
+            // and the write of `next`. The flush fails.
             faulty.arm(Some(Fault {
-                at: 3,
+                at: 5,
                 count: u64::MAX,
                 kind: ErrorKind::Other,
                 changes_only: true,
@@ -473,7 +477,12 @@ fn a_flush_beside_the_close_is_over_when_the_folder_is_free() {
     let has_closed = Mutex::new(has_closed);
     let closing = Mutex::new(Some((database.clone(), closed)));
     let again = Options::simulated(Arc::new(memory.clone()));
+    let syncs = AtomicU32::new(0);
     faulty.after_sync(move || {
+        // The first is that of the next segment of the log, during which nobody can close.
+        if syncs.fetch_add(1, Relaxed) == 0 {
+            return;
+        }
         let Some((database, closed)) = closing.lock().unwrap().take() else {
             return;
         };
