@@ -28,6 +28,7 @@ pub mod vfs;
 pub use data::write::Write;
 pub use options::ClientOptions;
 pub use vfs::directory::Entries;
+pub use vfs::locks::LockAsk;
 pub use vfs::open::{OpenOptions, OpenedFile};
 pub use vfs::space::{Allocate, Seek};
 pub use vfs::{Found, Invalidate, Vfs};

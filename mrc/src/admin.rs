@@ -114,6 +114,7 @@ impl Shared {
                 for ended in volume.end_earlier_sessions(peer, &client)? {
                     tracing::info!(session = %ended, %client, "its client was started anew");
                     self.catalog.remove_session(ended);
+                    self.tell_given_locks(&volume);
                 }
                 None
             }

@@ -17,7 +17,7 @@
 //! Read in this order:
 //! - `keys`, `records`, `inode`, `codec` — the bytes of a volume;
 //! - `view`, `step` — what a namespace operation does, without I/O;
-//! - `volume`, `database`, `replies`, `session`, `lease` — one volume at work;
+//! - `volume`, `database`, `replies`, `session`, `lease`, `locks` — one volume at work;
 //! - `directory`, `placement` — the services, and where new files go;
 //! - `catalog`, `server`, `admin` — all volumes, and how calls reach them;
 //! - `deletion`, `workers` — what happens in the background.
@@ -35,6 +35,7 @@ mod inode;
 mod keys;
 mod lease;
 mod lingering;
+mod locks;
 mod placement;
 mod records;
 mod replies;

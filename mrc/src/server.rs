@@ -88,7 +88,7 @@ impl MrcOptions {
     }
 }
 
-/// A recall on its way to a client.
+/// A recall, or another message, on its way to a client.
 pub(crate) struct Recall {
     pub pusher: Arc<dyn Pusher>,
     pub push: Push,
@@ -289,12 +289,17 @@ impl Shared {
                 volume.end_session(session)?;
                 self.catalog.remove_session(session);
                 self.sessions.notify_one();
+                self.tell_given_locks(&volume);
                 Ok(MetaReply::Done)
             }
             MetaOp::ReturnLease { ino } => {
                 volume.leases.returned(ino, session);
                 Ok(MetaReply::Done)
             }
+            MetaOp::SetLock { .. }
+            | MetaOp::CancelLock { .. }
+            | MetaOp::GetLock { .. }
+            | MetaOp::ReclaimLocks { .. } => self.locks(&volume, origin, header, caller, &op),
             MetaOp::Statfs => self.statfs(&volume),
             MetaOp::Sync => {
                 self.blocking("sync", move || volume.sync()).await?;
@@ -355,6 +360,46 @@ impl Shared {
         volume.leases.grant_reply(session, &mut reply);
         self.sign(&mut reply, parts.expires);
         Ok(reply)
+    }
+
+    /// Carries out an operation on locks. Who is not trusted locks only what they may read.
+    fn locks(
+        &self,
+        volume: &Volume,
+        origin: &Origin,
+        header: &CallHeader,
+        caller: &Caller,
+        op: &MetaOp,
+    ) -> Result<MetaReply> {
+        if let MetaOp::SetLock { target, .. } | MetaOp::GetLock { target, .. } = op
+            && !origin.peer.is_trusted()
+        {
+            let ino = target.ino;
+            let time = self.env.now();
+            let parts = ContextParts::without_changes(caller, header.session, time);
+            volume.read(&MetaOp::Access { ino, mask: 4 }, &parts)?;
+        }
+        let change = Change {
+            op,
+            session: header.session,
+            sequence: header.sequence,
+            answered: header.answered,
+        };
+        let answer = volume.change_locks(&change);
+        self.tell_given_locks(volume);
+        answer
+    }
+
+    /// Tells clients that they have the locks that they waited for, without waiting. A client that
+    /// is not told asks after a while.
+    pub(crate) fn tell_given_locks(&self, volume: &Volume) {
+        for (pusher, wait) in volume.take_given_locks() {
+            let push = Push::LockHeld {
+                volume: volume.id(),
+                wait,
+            };
+            let _ = self.recalls.try_send(Recall { pusher, push });
+        }
     }
 
     /// Gives the capability of a reply its code and, when the reply is an old one, its time.

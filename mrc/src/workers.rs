@@ -97,6 +97,7 @@ async fn expire_sessions(shared: Arc<Shared>) {
                     Ok(true) => {
                         tracing::info!(%session, volume = volume.record.name, "session ran out");
                         shared.catalog.remove_session(session);
+                        shared.tell_given_locks(&volume);
                     }
                     Err(error) => {
                         tracing::warn!(%session, %error, "session could not be ended");

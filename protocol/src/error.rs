@@ -78,6 +78,8 @@ codes! {
     WouldBlock = EAGAIN, "would block";
     /// Waiting would be a deadlock.
     Deadlock = EDEADLK, "deadlock";
+    /// There are as many locks as are kept.
+    NoLocks = ENOLCK, "no locks available";
     /// The caller interrupted the wait.
     Interrupted = EINTR, "interrupted";
     /// The operation is not offered here.

@@ -12,6 +12,7 @@
 //!
 //! Read in this order:
 //! - [`ids`], [`time`], [`error`] — the vocabulary;
+//! - [`lock`] — advisory locks and how their ranges join and split;
 //! - [`meta`], [`object`], [`directory`] — what can be asked of an MRC, an OSD and the directory;
 //! - [`message`] — the envelope around them;
 //! - [`capability`], [`keyring`] — what lets a client talk to OSDs, and the keys that sign it;
@@ -29,6 +30,7 @@ pub mod error;
 pub mod frame;
 pub mod ids;
 pub mod keyring;
+pub mod lock;
 pub mod message;
 pub mod meta;
 pub mod object;

@@ -15,6 +15,7 @@ use xtfs_layout::Layout;
 
 use crate::capability::Capability;
 use crate::ids::{Ino, ServiceId, SessionId, VolumeId};
+use crate::lock::{FileLock, LockKind, LockRange, LockState, LockTarget};
 use crate::time::Time;
 
 /// Name of a directory entry: 1 to 255 bytes, no NUL, no slash, not `.` or `..`.
@@ -521,6 +522,42 @@ pub enum MetaOp {
         /// Inode.
         ino: Ino,
     },
+    /// Locks a range, or frees it. Where another owner is in the way: [`Code::WouldBlock`](crate::Code),
+    /// unless it is to be waited for. Answer: [`MetaReply::Lock`].
+    SetLock {
+        /// On what, and for whom.
+        target: LockTarget,
+        /// Which bytes.
+        range: LockRange,
+        /// How; `None` frees them.
+        kind: Option<LockKind>,
+        /// Wait under this number, which the session uses for one wait only. The answer comes at
+        /// once all the same: [`LockState::Waiting`], and a [`Push::LockHeld`] when it is held.
+        /// Asking again under the same number tells how it stands.
+        wait: Option<u64>,
+    },
+    /// Ends a wait. It may be too late for that. Answer: [`MetaReply::Lock`], held or cancelled.
+    CancelLock {
+        /// Number of the wait.
+        wait: u64,
+    },
+    /// The lock that keeps an owner from a range, if one does. Answer: [`MetaReply::Conflict`].
+    GetLock {
+        /// On what, and for whom.
+        target: LockTarget,
+        /// Which bytes.
+        range: LockRange,
+        /// How they would be locked.
+        kind: LockKind,
+    },
+    /// The locks that a session held when it was resumed. Until all are told it gets no new ones.
+    /// Answer: [`MetaReply::LostLocks`].
+    ReclaimLocks {
+        /// A part of them, at most [`MetaOp::LOCKS_MAX`].
+        locks: Vec<FileLock>,
+        /// These are the last ones.
+        end: bool,
+    },
     /// The files that exist, in order of inode number, for scrub and cleanup.
     /// Answer: [`MetaReply::Files`].
     ListFiles {
@@ -536,6 +573,8 @@ pub enum MetaOp {
 impl MetaOp {
     /// Most entries of one page.
     pub const PAGE_ENTRIES_MAX: u32 = 4096;
+    /// Most locks of one [`MetaOp::ReclaimLocks`].
+    pub const LOCKS_MAX: usize = 4096;
     /// Longest value of an extended attribute.
     pub const XATTR_BYTES_MAX: usize = 65_536;
 }
@@ -600,6 +639,12 @@ pub enum MetaReply {
     Volumes(Vec<VolumeInfo>),
     /// A session.
     Session(SessionInfo),
+    /// How a lock stands.
+    Lock(LockState),
+    /// The lock in the way.
+    Conflict(Option<FileLock>),
+    /// Those of the reclaimed locks that another owner has by now.
+    LostLocks(Vec<FileLock>),
     /// Files.
     Files {
         /// The files.
@@ -618,5 +663,12 @@ pub enum Push {
         volume: VolumeId,
         /// The inode.
         ino: Ino,
+    },
+    /// A lock that was waited for is held.
+    LockHeld {
+        /// The volume.
+        volume: VolumeId,
+        /// Number of the wait.
+        wait: u64,
     },
 }

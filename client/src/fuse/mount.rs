@@ -383,6 +383,12 @@ impl Invalidate for KernelCache {
             tracing::debug!(ino, %error, "the kernel did not take an invalidation");
         }
     }
+
+    fn attributes(&self, ino: Ino) {
+        if let Err(error) = self.0.inval_inode(INodeNo(ino), -1, 0) {
+            tracing::debug!(ino, %error, "the kernel did not take an invalidation");
+        }
+    }
 }
 
 #[cfg(test)]

@@ -5,16 +5,20 @@
 //! [`OSD_IN_FLIGHT_MAX`] to each OSD, so that one that is silent holds up nobody else.
 //!
 //! - [`numbers`] — sequence numbers;
+//! - [`locks`] — the locks that are held, to be told again;
 //! - [`retry`] — what to do about an error;
-//! - [`renew`] — keeps the session alive.
+//! - [`renew`] — keeps the session alive;
+//! - `reopen` — opens it, first and again.
 
+pub(crate) mod locks;
 pub(crate) mod numbers;
 pub(crate) mod renew;
+mod reopen;
 pub(crate) mod retry;
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -23,12 +27,14 @@ use tokio::sync::Semaphore;
 use tokio::time::Instant;
 use xtfs_protocol::env::Env;
 use xtfs_protocol::ids::{Ino, ServiceId, SessionId, VolumeId};
+use xtfs_protocol::lock::FileLock;
 use xtfs_protocol::meta::{Caller, MetaOp, MetaReply};
 use xtfs_protocol::object::{ObjectOp, ObjectReply};
 use xtfs_protocol::transport::{Connection, Connector};
 use xtfs_protocol::{Answer, Call, CallHeader, Code, Error, Reply, Request, Result};
 
 use crate::options::ClientOptions;
+use locks::Locks;
 use numbers::Numbers;
 use retry::Step;
 
@@ -77,12 +83,17 @@ pub(crate) struct Session {
     reopening: tokio::sync::Mutex<()>,
     numbers: Numbers,
     open_files: Mutex<BTreeMap<Ino, u32>>,
+    pub(crate) locks: Arc<Locks>,
+    lost_lock: OnceLock<Box<LostLock>>,
     osds: Mutex<BTreeMap<ServiceId, Way>>,
     trace: AtomicU64,
     object_changes: AtomicU64,
     closed: AtomicBool,
     boot: Mutex<Boot>,
 }
+
+/// What is to be done about a lock that another client has by now.
+type LostLock = dyn Fn(&FileLock) + Send + Sync;
 
 /// On which start of its machine the MRC was met last, and how often that changed.
 #[derive(Debug, Default)]
@@ -116,6 +127,8 @@ impl Session {
             reopening: tokio::sync::Mutex::new(()),
             numbers: Numbers::default(),
             open_files: Mutex::new(BTreeMap::new()),
+            locks: Arc::default(),
+            lost_lock: OnceLock::new(),
             osds: Mutex::new(BTreeMap::new()),
             object_changes: AtomicU64::new(0),
             closed: AtomicBool::new(false),
@@ -135,6 +148,12 @@ impl Session {
     /// When an operation that starts now has to end.
     pub(crate) fn deadline(&self) -> Instant {
         Instant::now() + self.limit
+    }
+
+    /// Says what is to be done about locks that are lost with an old session. To be called once.
+    pub(crate) fn on_lost_lock(&self, lost: Box<LostLock>) {
+        // The first one stays.
+        let _ = self.lost_lock.set(lost);
     }
 
     /// Remembers that a file was opened once more, for a session that is resumed.
@@ -180,7 +199,7 @@ impl Session {
                 .await;
             let error = match answer.reply {
                 Ok(Reply::Meta(reply)) => return Ok(reply),
-                Ok(_) => Error::new(Code::Protocol, "mrc: answer to another question"),
+                Ok(_) => answer_to_another_question(),
                 Err(error) => error,
             };
             match retry::decide(&error, attempt) {
@@ -354,55 +373,10 @@ impl Session {
         tokio::time::sleep(pause.min(left)).await;
         Ok(())
     }
+}
 
-    /// Opens the session anew, unless somebody did so since `old` was current.
-    async fn reopen(&self, old: SessionId, deadline: Instant) -> Result<()> {
-        let _turn = within(deadline, self.reopening.lock()).await?;
-        if self.current().id != old {
-            return Ok(());
-        }
-        let op = MetaOp::OpenSession {
-            volume: self.volume.clone(),
-            client: self.client.clone(),
-            resume: (old != SessionId::default()).then_some(old),
-            open_files: self.open_files.lock().keys().copied().collect(),
-        };
-        let mut attempt = 0;
-        loop {
-            let request = Request::Meta {
-                caller: Caller::root(),
-                op: op.clone(),
-            };
-            let answer = self
-                .attempt(
-                    &self.mrc,
-                    SessionId::default(),
-                    0,
-                    request,
-                    Bytes::new(),
-                    deadline,
-                )
-                .await;
-            let error = match answer.reply {
-                Ok(Reply::Meta(MetaReply::Session(info))) => {
-                    self.note_boot(info.boot);
-                    *self.current.lock() = Current {
-                        id: info.id,
-                        volume: info.volume.id,
-                        duration: Duration::from_millis(u64::from(info.duration_ms)),
-                    };
-                    return Ok(());
-                }
-                Ok(_) => Error::new(Code::Protocol, "mrc: answer to another question"),
-                Err(error) => error,
-            };
-            match retry::decide(&error, attempt) {
-                Step::Again(pause) => self.wait(pause, deadline, "mrc", error).await?,
-                _ => return Err(error.within(format!("volume {:?}", self.volume))),
-            }
-            attempt += 1;
-        }
-    }
+fn answer_to_another_question() -> Error {
+    Error::new(Code::Protocol, "mrc: answer to another question")
 }
 
 /// Waits for `work`, at most until the deadline.
@@ -428,7 +402,9 @@ fn is_change(op: &MetaOp) -> bool {
         | MetaOp::Release { .. }
         | MetaOp::Update { .. }
         | MetaOp::Setxattr { .. }
-        | MetaOp::Removexattr { .. } => true,
+        | MetaOp::Removexattr { .. }
+        | MetaOp::SetLock { .. }
+        | MetaOp::CancelLock { .. } => true,
         MetaOp::Open { open, .. } => open.truncate,
         _ => false,
     }

@@ -33,6 +33,8 @@ pub(crate) struct Inode {
     pub(crate) syncing: tokio::sync::Mutex<()>,
     /// One renewal of the capability at a time.
     pub(crate) renewing: tokio::sync::Mutex<()>,
+    /// One request about locks at a time: the order of the answers is that of the changes.
+    pub(crate) locking: tokio::sync::Mutex<()>,
     /// Told when an object's bytes arrived, were lost or fetched.
     pub(crate) settled: Notify,
 }
@@ -258,6 +260,7 @@ impl Inode {
             flushing: tokio::sync::Mutex::new(()),
             syncing: tokio::sync::Mutex::new(()),
             renewing: tokio::sync::Mutex::new(()),
+            locking: tokio::sync::Mutex::new(()),
             settled: Notify::new(),
         }
     }

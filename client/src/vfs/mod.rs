@@ -8,6 +8,7 @@
 //! - `directory` — listings;
 //! - `open` — opening, creating, releasing;
 //! - `content` — reading, writing, flushing, as applications ask for it;
+//! - `locks` — advisory locks;
 //! - `space` — preallocation, holes, copying;
 //! - `inode`, `table` — what is shared by all handles of an inode.
 
@@ -15,6 +16,7 @@ pub(crate) mod attributes;
 pub(crate) mod content;
 pub(crate) mod directory;
 pub(crate) mod inode;
+pub(crate) mod locks;
 pub(crate) mod names;
 pub(crate) mod open;
 pub(crate) mod space;
@@ -68,6 +70,8 @@ pub struct Found {
 pub trait Invalidate: Send + Sync + 'static {
     /// Attributes and content of an inode are no longer to be relied on. May block.
     fn inode(&self, ino: Ino);
+    /// Its attributes are not; its content is. May block.
+    fn attributes(&self, ino: Ino);
 }
 
 /// A mounted volume. Cheap to clone; all clones are one client.
@@ -151,6 +155,12 @@ impl Vfs {
             tokio::spawn(flusher),
         ]);
         connector.set_push_handler(Arc::new(Recalls(Arc::downgrade(&inner))));
+        let told = Arc::downgrade(&inner);
+        inner.session.on_lost_lock(Box::new(move |lock| {
+            if let Some(inner) = told.upgrade() {
+                inner.lost_lock(lock);
+            }
+        }));
         Ok(Self { inner })
     }
 
@@ -393,18 +403,23 @@ impl Inner {
     }
 }
 
-/// Takes recalls from the MRC.
+/// Takes what the MRC says unasked.
 struct Recalls(std::sync::Weak<Inner>);
 
 #[async_trait]
 impl PushHandler for Recalls {
     async fn handle(&self, push: Push) {
-        let Push::Recall { volume, ino } = push;
-        if let Some(inner) = self.0.upgrade()
-            && inner.session.current().volume == volume
-        {
-            let work = Arc::clone(&inner).recall(ino);
-            inner.tasks.spawn(work);
+        let Some(inner) = self.0.upgrade() else {
+            return;
+        };
+        let own = inner.session.current().volume;
+        match push {
+            Push::Recall { volume, ino } if volume == own => {
+                let work = Arc::clone(&inner).recall(ino);
+                inner.tasks.spawn(work);
+            }
+            Push::LockHeld { volume, wait } if volume == own => inner.session.locks.told(wait),
+            _ => {}
         }
     }
 }

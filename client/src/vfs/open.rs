@@ -221,6 +221,7 @@ impl Inner {
         let inode = &*file.inode;
         let deadline = self.session.deadline();
         let sent = self.flush_inode(inode).await;
+        self.release_locks(inode.ino, handle).await;
         if inode.state.lock().pending.read_at.is_some()
             && let Err(error) = self.update(inode, deadline).await
         {

@@ -357,6 +357,7 @@ impl FakeMrc {
                     parent: directory.parent,
                 })
             }
+            MetaOp::ReclaimLocks { .. } => Ok(MetaReply::LostLocks(Vec::new())),
             MetaOp::Sync => Ok(MetaReply::Synced { boot: state.boot }),
             MetaOp::RenewSession | MetaOp::CloseSession | MetaOp::ReturnLease { .. } => {
                 Ok(MetaReply::Done)

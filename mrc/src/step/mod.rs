@@ -216,6 +216,10 @@ impl Transaction<'_> {
             | MetaOp::Statfs
             | MetaOp::Sync
             | MetaOp::ReturnLease { .. }
+            | MetaOp::SetLock { .. }
+            | MetaOp::CancelLock { .. }
+            | MetaOp::GetLock { .. }
+            | MetaOp::ReclaimLocks { .. }
             | MetaOp::ListFiles { .. } => Err(Error::new(
                 Code::Protocol,
                 "not an operation on the namespace",

@@ -4,8 +4,9 @@
 //! longer: nothing waits for a disk flush or another peer under it. Reading operations run on a
 //! snapshot of their own and take no mutex of the writer.
 //!
-//! Lock order: writer, then sessions. Leases have a lock of their own and are asked without any.
+//! Lock order: writer, then sessions or locks of files, one of the two at a time. Leases have a lock of their own and are asked without any.
 
+mod locks;
 mod open;
 mod reclaim;
 mod reserve;
@@ -27,6 +28,7 @@ use crate::database::{DatabaseView, Tables};
 use crate::error::database;
 use crate::keys::{self, Table};
 use crate::lease::Leases;
+use crate::locks::Locks;
 use crate::records::VolumeRecord;
 use crate::replies;
 use crate::session::{Asking, Kept, Sessions};
@@ -54,6 +56,7 @@ pub(crate) struct Volume {
     number_floor: u64,
     writer: Mutex<()>,
     sessions: Mutex<Sessions>,
+    locks: Mutex<Locks>,
     pub leases: Leases,
     /// Orphans may be waiting that nobody has open any more.
     sweep_due: AtomicBool,
@@ -310,6 +313,15 @@ pub(crate) static NO_PLACEMENT: std::sync::LazyLock<Result<Placement>> =
     std::sync::LazyLock::new(|| Err(Error::new(Code::Protocol, "no placement was chosen")));
 
 impl<'a> ContextParts<'a> {
+    /// For a look at what an untrusted caller may do.
+    pub fn without_changes(caller: &'a Caller, session: SessionId, time: Time) -> Self {
+        Self {
+            trusted: false,
+            session,
+            ..Self::of_the_mrc(caller, time)
+        }
+    }
+
     /// For work that the MRC does on its own.
     fn of_the_mrc(caller: &'a Caller, time: Time) -> Self {
         Self {

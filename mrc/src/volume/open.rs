@@ -24,6 +24,7 @@ use crate::error::database;
 use crate::inode::{Acls, Body, Directory, Inode};
 use crate::keys::{self, Table};
 use crate::lease::Leases;
+use crate::locks::Locks;
 use crate::records::{Counters, SessionRecord, Usage, VolumeRecord};
 use crate::session::{EpochLimits, Sessions};
 use crate::step;
@@ -156,6 +157,7 @@ impl Volume {
             tables,
             number_floor,
             writer: Mutex::new(()),
+            locks: Mutex::new(Locks::restored(sessions.ids())),
             sessions: Mutex::new(sessions),
             leases: Leases::new(times.lease),
             sweep_due: AtomicBool::new(true),
@@ -180,6 +182,7 @@ impl Volume {
             counters.closed = true;
             // Without sessions no call that is still under way hands out numbers behind it.
             self.sessions.lock().clear();
+            self.locks.lock().clear();
             self.write_counters(&counters, Durability::Buffered)?;
         }
         self.database.clone().close().map_err(database)

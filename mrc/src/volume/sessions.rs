@@ -46,6 +46,7 @@ impl Volume {
             lost: false,
         };
         let record = self.write_session(id, record)?;
+        self.locks.lock().add(id);
         let mut sessions = self.sessions.lock();
         sessions.add(id, record);
         sessions.resume(id, peer, open_files, pusher)
@@ -111,6 +112,7 @@ impl Volume {
         let _writer = self.writer.lock();
         let batch = self.removal(id)?;
         self.write_end(batch)?;
+        self.locks.lock().end(id);
         self.sessions.lock().remove(id);
         Ok(())
     }
@@ -152,6 +154,7 @@ impl Volume {
             batch.delete(index, &excess.0);
         }
         self.write_end(batch)?;
+        self.locks.lock().end(id);
         let mut sessions = self.sessions.lock();
         sessions.remove(id);
         sessions.note_lost(id, lost.epoch, lost_before);
@@ -184,6 +187,7 @@ impl Volume {
     pub fn retire(&self) {
         let _writer = self.writer.lock();
         self.sessions.lock().clear();
+        self.locks.lock().clear();
     }
 
     /// Every session that the volume has.

@@ -2,6 +2,7 @@
 
 mod deletion;
 mod leases;
+mod locks;
 mod osds;
 mod service;
 mod sessions;

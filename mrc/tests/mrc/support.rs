@@ -4,16 +4,18 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use async_trait::async_trait;
 use babu_kv::fs::{Fs, MemoryFs};
+use tokio::sync::mpsc;
 use xtfs_layout::Layout;
 use xtfs_mrc::{Mrc, MrcOptions};
 use xtfs_protocol::directory::{DirectoryOp, DirectoryReply, ServiceKind};
 use xtfs_protocol::env::Env;
 use xtfs_protocol::ids::{Ino, ROOT_INO, ServiceId, SessionId};
-use xtfs_protocol::meta::{Caller, Entry, MetaOp, MetaReply, OpenMode, Opened};
+use xtfs_protocol::meta::{Caller, Entry, MetaOp, MetaReply, OpenMode, Opened, Push};
 use xtfs_protocol::object::OsdSpace;
-use xtfs_protocol::transport::{Origin, Peer, Service};
-use xtfs_protocol::{Call, Error, Reply, Request, Result};
+use xtfs_protocol::transport::{Origin, Peer, Pusher, Service};
+use xtfs_protocol::{Call, Code, Error, Reply, Request, Result};
 
 pub const MRC: ServiceId = ServiceId([0xee; 16]);
 
@@ -108,6 +110,21 @@ fn meta(reply: Result<Reply>) -> Result<MetaReply> {
         Reply::Meta(reply) => Ok(reply),
         other => panic!("{other:?}"),
     }
+}
+
+struct Inbox(mpsc::UnboundedSender<Push>);
+
+#[async_trait]
+impl Pusher for Inbox {
+    async fn push(&self, push: Push) -> Result<()> {
+        self.0.send(push).map_err(|_| Code::Unreachable.into())
+    }
+}
+
+/// A client's way back, and what comes over it.
+pub fn inbox() -> (Arc<dyn Pusher>, mpsc::UnboundedReceiver<Push>) {
+    let (sender, receiver) = mpsc::unbounded_channel();
+    (Arc::new(Inbox(sender)), receiver)
 }
 
 /// A client with a session.
