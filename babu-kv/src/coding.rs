@@ -87,8 +87,12 @@ impl<'a> Decoder<'a> {
         if first < 0x80 {
             return Some(u64::from(first));
         }
-        let mut value = u64::from(first & 0x7f);
-        for shift in (7..64).step_by(7) {
+        let second = self.u8()?;
+        let mut value = u64::from(first & 0x7f) | u64::from(second & 0x7f) << 7;
+        if second < 0x80 {
+            return Some(value);
+        }
+        for shift in (14..64).step_by(7) {
             let byte = self.u8()?;
             let bits = u64::from(byte & 0x7f);
             if shift == 63 && bits > 1 {

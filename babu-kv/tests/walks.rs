@@ -47,17 +47,29 @@ fn check(random: &mut StdRng, database: &Database, index: &Index, model: &Model)
     loop {
         for is_back in [false, true] {
             for _ in 0..random.random_range(0..=steps_max) {
-                let (entry, expected) = match is_back {
-                    false => (entries.next(), expected.next()),
-                    true => (entries.next_back(), expected.next_back()),
+                let expected = match is_back {
+                    false => expected.next(),
+                    true => expected.next_back(),
                 };
-                let entry = entry.map(|entry| entry.unwrap());
-                let found = entry.as_ref().map(|(key, value)| (&**key, &**value));
-                let Some((key, value)) = expected else {
-                    assert_eq!(found, None);
+                let expected = expected.map(|(key, value)| (key.as_slice(), value.as_slice()));
+                if random.random_bool(0.5) {
+                    let entry = match is_back {
+                        false => entries.next_borrowed(),
+                        true => entries.next_back_borrowed(),
+                    };
+                    assert_eq!(entry.map(|entry| entry.unwrap()), expected);
+                } else {
+                    let entry = match is_back {
+                        false => entries.next(),
+                        true => entries.next_back(),
+                    };
+                    let entry = entry.map(|entry| entry.unwrap());
+                    let entry = entry.as_ref().map(|(key, value)| (&**key, &**value));
+                    assert_eq!(entry, expected);
+                }
+                if expected.is_none() {
                     return;
-                };
-                assert_eq!(found, Some((key.as_slice(), value.as_slice())));
+                }
             }
         }
     }

@@ -127,6 +127,7 @@ impl Cursor for LevelCursor {
         self.settle_back()
     }
 
+    #[inline]
     fn entry(&self) -> Option<Entry<'_>> {
         self.cursor.as_ref()?.entry()
     }
@@ -135,5 +136,10 @@ impl Cursor for LevelCursor {
         self.cursor
             .as_ref()
             .map_or_else(|| Value::from(&[][..]), Cursor::value)
+    }
+
+    #[inline]
+    fn value_bytes(&self) -> &[u8] {
+        self.cursor.as_ref().map_or(&[], Cursor::value_bytes)
     }
 }

@@ -11,7 +11,7 @@
 use super::{Cursor, Entry, Head, Source};
 use crate::{
     error::Result,
-    keys::{Kind, Range},
+    keys::{Kind, Range, user_key},
     slice::Value,
     tombstones::Tombstones,
 };
@@ -122,6 +122,14 @@ impl Merge {
             Some(source) => source.value(),
             None => Value::from(&[][..]),
         }
+    }
+
+    /// Key, without its index, and value of the entry that was given last.
+    #[inline]
+    pub(crate) fn borrowed(&self) -> (&[u8], &[u8]) {
+        let source = self.current.and_then(|n| self.sources.get(n));
+        let entry = source.and_then(|source| Some((source.entry()?.key, source.value_bytes())));
+        entry.map_or((&[], &[]), |(key, value)| (user_key(key), value))
     }
 
     /// Goes on from the key that was given last, in all sources that have it.
@@ -261,19 +269,20 @@ impl Merge {
         Ok(())
     }
 
-    /// Goes to the next entry of the run that has a value; `None` when none is left of it.
+    /// Goes to the next entry of the run that has a value; `false` when none is left of it.
     #[inline]
-    pub(crate) fn glide(&mut self) -> Option<(&[u8], Value)> {
-        if self.run == 0 {
-            return None;
-        }
+    pub(crate) fn glide(&mut self) -> bool {
+        self.run > 0 && self.glide_to_live().is_some()
+    }
+
+    fn glide_to_live(&mut self) -> Option<()> {
         let (newer, older) = self.sources.split_at_mut(self.current?);
         let block = older.first_mut()?.block_mut()?;
         while self.run > 0 {
             self.run -= 1;
             let is_put = block.glide(self.direction)? == Kind::Put;
             if is_put && !(self.is_shaded && is_hidden(newer, block.entry()?.key)) {
-                return Some((block.entry()?.key, block.value()));
+                return Some(());
             }
         }
         None
@@ -307,7 +316,7 @@ impl Merge {
     pub(crate) fn next_live(&mut self, limit: Limit<'_>) -> Result<bool> {
         let mut covered = 0;
         loop {
-            if self.glide().is_some() {
+            if self.glide() {
                 return Ok(true);
             }
             self.run = 0;

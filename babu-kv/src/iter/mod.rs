@@ -7,7 +7,7 @@ mod source;
 pub(crate) use source::Source;
 
 use crate::{
-    error::Result,
+    error::{Error, Result},
     keys::{INDEX_BYTES, Kind, Range, user_key},
     pins::Pin,
     slice::{Key, Value},
@@ -45,6 +45,8 @@ pub(crate) trait Cursor: Send {
     fn entry(&self) -> Option<Entry<'_>>;
     /// The value of the entry where it stands.
     fn value(&self) -> Value;
+    /// The same, borrowed.
+    fn value_bytes(&self) -> &[u8];
 }
 
 /// Entries of one index in a range of keys, in order, as they were at one instant.
@@ -138,28 +140,12 @@ impl Iter {
         Ok(false)
     }
 
-    fn step(&mut self, direction: Direction) -> Result<Option<(Key, Value)>> {
+    fn step(&mut self, direction: Direction) -> Result<bool> {
         if self.over {
-            return Ok(None);
+            return Ok(false);
         }
         // Too old: whatever the ends still stand on.
         self.pin.check()?;
-        let found = match direction {
-            Direction::Forward => self.next_forward()?,
-            Direction::Back => self.next_backward()?,
-        };
-        self.over = !found;
-        let merge = match direction {
-            Direction::Forward => &self.front,
-            Direction::Back => &self.back,
-        };
-        Ok(merge
-            .as_ref()
-            .filter(|_| found)
-            .map(|merge| (Key::from(user_key(merge.key())), merge.value())))
-    }
-
-    fn result(&mut self, direction: Direction) -> Option<Result<(Key, Value)>> {
         let (near, far) = match direction {
             Direction::Forward => (&mut self.front, &mut self.back),
             Direction::Back => (&mut self.back, &mut self.front),
@@ -168,25 +154,59 @@ impl Iter {
         if let Some(far) = far {
             far.stop();
         }
-        if self.pin.check().is_ok()
-            && let Some(near) = near
-            && let Some((key, value)) = near.glide()
-        {
-            return Some(Ok((Key::from(user_key(key)), value)));
+        if near.as_mut().is_some_and(Merge::glide) {
+            return Ok(true);
         }
+        let found = match direction {
+            Direction::Forward => self.next_forward()?,
+            Direction::Back => self.next_backward()?,
+        };
+        self.over = !found;
+        Ok(found)
+    }
+
+    /// The end that has moved to an entry; `None` when there was none.
+    #[inline]
+    fn go(&mut self, direction: Direction) -> Option<Result<&Merge>> {
         if self.failed {
             return None;
         }
-        let result = self.step(direction);
-        if let Err(error) = &result {
-            self.failed = true;
-            // So that one that is too old lets go of what its cursors hold.
-            self.front = None;
-            self.back = None;
-            let _ = self.pin.observe::<()>(Err(error.clone()));
+        match self.step(direction) {
+            Ok(true) => match direction {
+                Direction::Forward => self.front.as_ref().map(Ok),
+                Direction::Back => self.back.as_ref().map(Ok),
+            },
+            Ok(false) => None,
+            Err(error) => Some(self.fail(error)),
         }
-        result.transpose()
     }
+
+    #[cold]
+    fn fail<T>(&mut self, error: Error) -> Result<T> {
+        self.failed = true;
+        // So that one that is too old lets go of what its cursors hold.
+        self.front = None;
+        self.back = None;
+        self.pin.observe(Err(error))
+    }
+
+    /// [`next`](Iterator::next) that lends key and value until the next step: nothing is copied, and
+    /// no count of holders changes. A value that is to be kept is kept by `next`.
+    pub fn next_borrowed(&mut self) -> Option<Result<(&[u8], &[u8])>> {
+        let merge = self.go(Direction::Forward)?;
+        Some(merge.map(Merge::borrowed))
+    }
+
+    /// The same from the other end.
+    pub fn next_back_borrowed(&mut self) -> Option<Result<(&[u8], &[u8])>> {
+        let merge = self.go(Direction::Back)?;
+        Some(merge.map(Merge::borrowed))
+    }
+}
+
+/// An entry to keep.
+fn owned(merge: &Merge) -> (Key, Value) {
+    (Key::from(user_key(merge.key())), merge.value())
 }
 
 fn is_empty(range: &Range) -> bool {
@@ -197,13 +217,13 @@ impl Iterator for Iter {
     type Item = Result<(Key, Value)>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        self.result(Direction::Forward)
+        self.go(Direction::Forward).map(|merge| merge.map(owned))
     }
 }
 
 impl DoubleEndedIterator for Iter {
     fn next_back(&mut self) -> Option<Self::Item> {
-        self.result(Direction::Back)
+        self.go(Direction::Back).map(|merge| merge.map(owned))
     }
 }
 

@@ -111,11 +111,17 @@ impl Cursor for Source {
         each!(self, cursor => cursor.prev())
     }
 
+    #[inline]
     fn entry(&self) -> Option<Entry<'_>> {
         each!(self, cursor => cursor.entry())
     }
 
     fn value(&self) -> Value {
         each!(self, cursor => cursor.value())
+    }
+
+    #[inline]
+    fn value_bytes(&self) -> &[u8] {
+        each!(self, cursor => cursor.value_bytes())
     }
 }

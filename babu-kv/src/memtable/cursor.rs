@@ -377,4 +377,8 @@ impl Cursor for MemtableCursor {
         self.at
             .map_or_else(|| Value::from(&[][..]), |node| node.value())
     }
+
+    fn value_bytes(&self) -> &[u8] {
+        self.at.map_or(&[], |node| node.value_bytes())
+    }
 }

@@ -243,6 +243,17 @@ impl<'a> Node<'a> {
         }
     }
 
+    /// The value, borrowed.
+    pub fn value_bytes(self) -> &'a [u8] {
+        let raw = self.raw();
+        // SAFETY: records live as long as the list.
+        let record = unsafe { raw.record.as_ref() };
+        let value = raw.value_from as usize..raw.value_to as usize;
+        record
+            .and_then(|record| record.bytes.get(value))
+            .unwrap_or_default()
+    }
+
     pub fn next(self) -> Option<Node<'a>> {
         self.after(0)
     }

@@ -163,11 +163,17 @@ impl Cursor for TableCursor {
         Ok(())
     }
 
+    #[inline]
     fn entry(&self) -> Option<Entry<'_>> {
         self.entries.entry()
     }
 
     fn value(&self) -> Value {
         self.entries.value()
+    }
+
+    #[inline]
+    fn value_bytes(&self) -> &[u8] {
+        self.entries.value_bytes()
     }
 }

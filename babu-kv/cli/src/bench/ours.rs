@@ -78,9 +78,10 @@ impl Store for Opened {
     }
 
     fn scan(&self, index: Index, prefix: &[u8], visit: &mut dyn FnMut(&[u8], &[u8])) -> Result<()> {
-        for entry in self.database.prefix(self.index(index), prefix) {
+        let mut entries = self.database.prefix(self.index(index), prefix);
+        while let Some(entry) = entries.next_borrowed() {
             let (key, value) = entry?;
-            visit(&key, &value);
+            visit(key, value);
         }
         Ok(())
     }
