@@ -132,6 +132,10 @@ impl Shared {
         // The epoch fences older sessions: it must never be given twice.
         self.blocking("opening a session", move || synced.sync())
             .await?;
+        if !volume.is_alone(id) {
+            // Who was alone before may rely on names for as long as a lease.
+            tokio::time::sleep(volume.leases.duration()).await;
+        }
         self.session_info(&volume, id, epoch)
     }
 

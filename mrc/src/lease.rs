@@ -1,13 +1,21 @@
 //! Leases: what clients may cache and for how long.
 //!
-//! Every attribute that is answered comes with a short read lease. Grants are remembered until
-//! they run out, so that a step that changes an inode can recall it from the other sessions. The
-//! recall is a courtesy: nothing waits for it, and what is not returned ends with its time.
+//! Every attribute that is answered comes with a short lease. Grants are remembered until they run
+//! out. A step that changes an inode recalls it from the other sessions, and its reply leaves only
+//! when each of them has returned the lease or its time is over: who made the change may rely on
+//! nobody seeing what was before.
+//!
+//! A read runs on a snapshot, beside the writer. What changed between its snapshot and its reply is
+//! not granted: changes are numbered, and the last few are remembered.
+//!
+//! [`LeaseKind::Write`] goes to the only session of a volume: it may also cache which name leads
+//! where. A second session starts only when the last of those leases is over.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
 use parking_lot::Mutex;
+use tokio::sync::Notify;
 use tokio::time::Instant;
 use xtfs_protocol::ids::{Ino, SessionId};
 use xtfs_protocol::meta::{Entry, Lease, LeaseKind, MetaReply};
@@ -15,10 +23,17 @@ use xtfs_protocol::meta::{Entry, Lease, LeaseKind, MetaReply};
 /// Most leases that are remembered; what does not fit is not granted.
 const LEASES_MAX: usize = 1 << 20;
 
+/// Changes that are remembered for reads that run beside them.
+const CHANGES_MAX: usize = 1024;
+
 /// The leases of one volume.
 pub(crate) struct Leases {
     duration: Duration,
+    /// When leases of an earlier process, of which nothing is known, are over.
+    unknown_until: Instant,
     granted: Mutex<Granted>,
+    /// Told when a lease that was recalled came back.
+    returned: Notify,
 }
 
 #[derive(Default)]
@@ -26,81 +41,177 @@ struct Granted {
     leases: BTreeMap<(Ino, SessionId), Times>,
     /// Each lease once, under the time at which it is looked at again.
     queue: VecDeque<(Instant, (Ino, SessionId))>,
+    /// The last changes, and by whom.
+    changes: VecDeque<(Ino, SessionId)>,
+    /// Number of the next change.
+    next_change: u64,
 }
 
 /// When a lease ends, and under which time it is queued.
 struct Times {
     end: Instant,
     queued: Instant,
+    recalled: bool,
+}
+
+/// To whom a reply goes.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Asker {
+    pub session: SessionId,
+    /// No other session has the volume.
+    pub alone: bool,
+    /// What [`Leases::mark`] said before the operation.
+    pub mark: u64,
+}
+
+/// What a change has to wait for.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct Waiting {
+    keys: Vec<(Ino, SessionId)>,
 }
 
 impl Leases {
     pub fn new(duration: Duration) -> Self {
         Self {
             duration,
+            unknown_until: Instant::now() + duration,
             granted: Mutex::default(),
+            returned: Notify::new(),
         }
     }
 
+    /// How long a lease lasts.
+    pub const fn duration(&self) -> Duration {
+        self.duration
+    }
+
+    /// The changes so far; to be taken before a read.
+    pub fn mark(&self) -> u64 {
+        self.granted.lock().next_change
+    }
+
     /// Puts a lease on every inode that a reply tells about.
-    pub fn grant_reply(&self, session: SessionId, reply: &mut MetaReply) {
+    pub fn grant_reply(&self, asker: Asker, reply: &mut MetaReply) {
         match reply {
-            MetaReply::Entry(entry) => self.grant(session, entry),
+            MetaReply::Entry(entry) => self.grant(asker, entry),
             MetaReply::Opened(opened) | MetaReply::Truncated(opened) => {
-                self.grant(session, &mut opened.entry);
+                self.grant(asker, &mut opened.entry);
             }
             _ => {}
         }
     }
 
-    fn grant(&self, session: SessionId, entry: &mut Entry) {
+    fn grant(&self, asker: Asker, entry: &mut Entry) {
         let now = Instant::now();
         let mut granted = self.granted.lock();
         granted.forget_ended(now);
-        if self.duration.is_zero() {
+        let key = (entry.attr.ino, asker.session);
+        if self.duration.is_zero() || granted.changed_since(asker.mark, key) {
             return;
         }
-        let key = (entry.attr.ino, session);
         let end = now + self.duration;
         if let Some(times) = granted.leases.get_mut(&key) {
+            if times.recalled {
+                // Its return, which is on its way, would take this one, too.
+                return;
+            }
             times.end = end;
         } else if granted.queue.len() < LEASES_MAX {
-            granted.leases.insert(key, Times { end, queued: end });
+            let times = Times {
+                end,
+                queued: end,
+                recalled: false,
+            };
+            granted.leases.insert(key, times);
             granted.queue.push_back((end, key));
         } else {
             return;
         }
         entry.lease = Lease {
-            kind: LeaseKind::Read,
+            kind: if asker.alone {
+                LeaseKind::Write
+            } else {
+                LeaseKind::Read
+            },
             duration_ms: u32::try_from(self.duration.as_millis()).unwrap_or(u32::MAX),
         };
     }
 
-    /// The sessions, other than the one that changed it, that still rely on an inode. They are
-    /// to be told, once.
-    pub fn recall(&self, ino: Ino, by: SessionId) -> Vec<SessionId> {
+    /// An inode was changed. Returns the sessions, other than the one that changed it, that rely on
+    /// it and are to be told; whom to wait for goes to `waiting`.
+    pub fn recall(&self, ino: Ino, by: SessionId, waiting: &mut Waiting) -> Vec<SessionId> {
         let now = Instant::now();
         let mut granted = self.granted.lock();
+        granted.note_change(ino, by);
         let range = (ino, SessionId([0; 16]))..=(ino, SessionId([u8::MAX; 16]));
-        let holders: Vec<_> = granted
-            .leases
-            .range(range)
-            .filter(|((_, session), times)| *session != by && times.end > now)
-            .map(|((_, session), _)| *session)
-            .collect();
-        for session in &holders {
-            granted.leases.remove(&(ino, *session));
+        let mut told = Vec::new();
+        for (key, times) in granted.leases.range_mut(range) {
+            if key.1 == by || times.end <= now {
+                continue;
+            }
+            waiting.keys.push(*key);
+            if !std::mem::replace(&mut times.recalled, true) {
+                told.push(key.1);
+            }
         }
-        holders
+        told
+    }
+
+    /// Waits until what was recalled has come back or is over: at most the time of a lease.
+    pub async fn settled(&self, waiting: &Waiting) {
+        if self.unknown_until > Instant::now() {
+            tokio::time::sleep_until(self.unknown_until).await;
+        }
+        loop {
+            let told = self.returned.notified();
+            tokio::pin!(told);
+            told.as_mut().enable();
+            let Some(end) = self.granted.lock().last_end(waiting) else {
+                return;
+            };
+            tokio::select! {
+                () = told => {}
+                () = tokio::time::sleep_until(end) => {}
+            }
+        }
     }
 
     /// A client gave a lease back.
     pub fn returned(&self, ino: Ino, session: SessionId) {
         self.granted.lock().leases.remove(&(ino, session));
+        self.returned.notify_waiters();
     }
 }
 
 impl Granted {
+    fn note_change(&mut self, ino: Ino, by: SessionId) {
+        if self.changes.len() == CHANGES_MAX {
+            self.changes.pop_front();
+        }
+        self.changes.push_back((ino, by));
+        self.next_change += 1;
+    }
+
+    /// May somebody else have changed the inode since `mark`?
+    fn changed_since(&self, mark: u64, (ino, asking): (Ino, SessionId)) -> bool {
+        let new = usize::try_from(self.next_change - mark).unwrap_or(usize::MAX);
+        let Some(first) = self.changes.len().checked_sub(new) else {
+            return true;
+        };
+        let mut changes = self.changes.iter().skip(first);
+        changes.any(|(changed, by)| *changed == ino && *by != asking)
+    }
+
+    /// When the last of these that are still out is over.
+    fn last_end(&self, waiting: &Waiting) -> Option<Instant> {
+        let now = Instant::now();
+        let out = waiting.keys.iter().filter_map(|key| {
+            let times = self.leases.get(key)?;
+            (times.recalled && times.end > now).then_some(times.end)
+        });
+        out.max()
+    }
+
     fn forget_ended(&mut self, now: Instant) {
         while let Some((queued, key)) = self.queue.front().copied() {
             if queued > now {
@@ -158,24 +269,107 @@ mod tests {
         })
     }
 
-    fn grant(leases: &Leases, session: SessionId, ino: Ino) -> u32 {
+    fn grant_since(leases: &Leases, mark: u64, session: SessionId, ino: Ino) -> u32 {
         let mut reply = entry(ino);
-        leases.grant_reply(session, &mut reply);
+        let asker = Asker {
+            session,
+            alone: false,
+            mark,
+        };
+        leases.grant_reply(asker, &mut reply);
         match reply {
             MetaReply::Entry(entry) => entry.lease.duration_ms,
             _ => 0,
         }
     }
 
+    fn grant(leases: &Leases, session: SessionId, ino: Ino) -> u32 {
+        grant_since(leases, leases.mark(), session, ino)
+    }
+
+    fn recall(leases: &Leases, ino: Ino, by: SessionId) -> (Vec<SessionId>, Waiting) {
+        let mut waiting = Waiting::default();
+        let told = leases.recall(ino, by, &mut waiting);
+        (told, waiting)
+    }
+
+    /// Leases of a process that has been there for a while.
+    async fn leases() -> Leases {
+        let leases = Leases::new(Duration::from_secs(1));
+        tokio::time::advance(Duration::from_secs(1)).await;
+        leases
+    }
+
     #[tokio::test(start_paused = true)]
     async fn others_are_recalled_once_and_only_while_their_lease_runs() {
-        let leases = Leases::new(Duration::from_secs(1));
+        let leases = leases().await;
         assert_eq!(grant(&leases, ONE, 5), 1000);
         assert_eq!(grant(&leases, TWO, 5), 1000);
-        assert_eq!(leases.recall(5, ONE), [TWO]);
-        assert_eq!(leases.recall(5, ONE), []);
+        assert_eq!(recall(&leases, 5, ONE).0, [TWO]);
+        assert_eq!(recall(&leases, 5, ONE).0, []);
         tokio::time::advance(Duration::from_secs(2)).await;
-        assert_eq!(leases.recall(5, TWO), []);
+        assert_eq!(recall(&leases, 5, TWO), (vec![], Waiting::default()));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_change_waits_for_the_return_and_no_longer_than_the_lease() {
+        let leases = leases().await;
+        grant(&leases, TWO, 5);
+        let (_, waiting) = recall(&leases, 5, ONE);
+        let began = Instant::now();
+        let give_back = async {
+            tokio::time::sleep(Duration::from_millis(300)).await;
+            leases.returned(5, TWO);
+        };
+        tokio::join!(leases.settled(&waiting), give_back);
+        assert_eq!(began.elapsed(), Duration::from_millis(300));
+
+        grant(&leases, TWO, 5);
+        // A second change waits for the same return.
+        let (_, first) = recall(&leases, 5, ONE);
+        let (told, second) = recall(&leases, 5, ONE);
+        assert_eq!((told, &second), (vec![], &first));
+        let began = Instant::now();
+        leases.settled(&second).await;
+        let waited = began.elapsed();
+        assert!(waited >= Duration::from_secs(1) && waited < Duration::from_millis(1100));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_is_being_recalled_or_changed_during_a_read_is_not_granted() {
+        let leases = leases().await;
+        grant(&leases, TWO, 5);
+        recall(&leases, 5, ONE);
+        assert_eq!(grant(&leases, TWO, 5), 0, "its return is on its way");
+        leases.returned(5, TWO);
+        assert_eq!(grant(&leases, TWO, 5), 1000);
+        leases.returned(5, TWO);
+
+        let mark = leases.mark();
+        recall(&leases, 5, ONE);
+        assert_eq!(
+            grant_since(&leases, mark, TWO, 5),
+            0,
+            "read before the change"
+        );
+        assert_eq!(grant_since(&leases, mark, ONE, 5), 1000, "made the change");
+        assert_eq!(grant_since(&leases, mark, TWO, 6), 1000);
+        for _ in 0..CHANGES_MAX {
+            recall(&leases, 7, ONE);
+        }
+        assert_eq!(
+            grant_since(&leases, mark, TWO, 8),
+            0,
+            "too long ago to know"
+        );
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_first_changes_wait_for_leases_of_an_earlier_process() {
+        let leases = Leases::new(Duration::from_secs(1));
+        let began = Instant::now();
+        leases.settled(&Waiting::default()).await;
+        assert_eq!(began.elapsed(), Duration::from_secs(1));
     }
 
     #[tokio::test(start_paused = true)]
@@ -195,9 +389,9 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_returned_lease_is_not_recalled() {
-        let leases = Leases::new(Duration::from_secs(1));
+        let leases = leases().await;
         grant(&leases, TWO, 5);
         leases.returned(5, TWO);
-        assert_eq!(leases.recall(5, ONE), []);
+        assert_eq!(recall(&leases, 5, ONE).0, []);
     }
 }

@@ -2,15 +2,14 @@
 //!
 //! Between finding a name and opening the file behind it, a program may be overtaken by a rename
 //! that replaces the file. On a local disk it then gets the old file; so it does here, because the
-//! replaced file stays for a moment for the session that renamed. Other sessions are told that it
-//! is gone and look again. What lingers is kept in memory only: after a restart it is an orphan
-//! like any other.
+//! replaced file stays for a moment, for every session: who looks again might be overtaken again. What
+//! lingers is kept in memory only: after a restart it is an orphan like any other.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeSet, VecDeque};
 use std::time::Duration;
 
 use tokio::time::Instant;
-use xtfs_protocol::ids::{Ino, SessionId};
+use xtfs_protocol::ids::Ino;
 
 /// How long a replaced file stays.
 const LINGER: Duration = Duration::from_secs(1);
@@ -22,28 +21,23 @@ const FILES_MAX: usize = 65_536;
 pub(crate) struct Lingering {
     /// In the order in which they go.
     queue: VecDeque<(Instant, Ino)>,
-    by: BTreeMap<Ino, SessionId>,
+    held: BTreeSet<Ino>,
 }
 
 impl Lingering {
-    /// A file was replaced by a rename of this session.
-    pub fn add(&mut self, ino: Ino, session: SessionId, now: Instant) {
+    /// A file was replaced by a rename.
+    pub fn add(&mut self, ino: Ino, now: Instant) {
         if self.queue.len() >= FILES_MAX {
             self.end_first();
         }
-        if self.by.insert(ino, session).is_none() {
+        if self.held.insert(ino) {
             self.queue.push_back((now + LINGER, ino));
         }
     }
 
-    /// Does the file stay, for whomever?
+    /// Does the file stay?
     pub fn holds(&self, ino: Ino) -> bool {
-        self.by.contains_key(&ino)
-    }
-
-    /// Does the file stay, but for another session than this one?
-    pub fn holds_for_another(&self, ino: Ino, session: SessionId) -> bool {
-        self.by.get(&ino).is_some_and(|by| *by != session)
+        self.held.contains(&ino)
     }
 
     /// Lets go of the files whose time is over; true when there were some.
@@ -63,7 +57,7 @@ impl Lingering {
 
     fn end_first(&mut self) {
         if let Some((_, ino)) = self.queue.pop_front() {
-            self.by.remove(&ino);
+            self.held.remove(&ino);
         }
     }
 }
@@ -73,14 +67,11 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn a_file_stays_for_its_session_until_its_time_is_over() {
-        let (own, other) = (SessionId([1; 16]), SessionId([2; 16]));
+    async fn a_file_stays_until_its_time_is_over() {
         let mut lingering = Lingering::default();
         let start = Instant::now();
-        lingering.add(7, own, start);
+        lingering.add(7, start);
         assert!(lingering.holds(7));
-        assert!(!lingering.holds_for_another(7, own));
-        assert!(lingering.holds_for_another(7, other));
         assert!(!lingering.end(start));
         assert!(lingering.end(start + LINGER));
         assert!(!lingering.holds(7));
@@ -91,10 +82,10 @@ mod tests {
     async fn the_oldest_makes_room_when_too_many_stay() {
         let mut lingering = Lingering::default();
         for ino in 0..=FILES_MAX as u64 {
-            lingering.add(ino, SessionId([1; 16]), Instant::now());
+            lingering.add(ino, Instant::now());
         }
         assert!(!lingering.holds(0));
         assert!(lingering.holds(1));
-        assert_eq!(lingering.by.len(), FILES_MAX);
+        assert_eq!(lingering.held.len(), FILES_MAX);
     }
 }

@@ -14,7 +14,7 @@ use parking_lot::Mutex;
 use tokio::sync::{Notify, mpsc};
 use xtfs_protocol::directory::ServiceInfo;
 use xtfs_protocol::env::Env;
-use xtfs_protocol::ids::{ServiceId, SessionId};
+use xtfs_protocol::ids::{Ino, ServiceId, SessionId};
 use xtfs_protocol::meta::{Caller, MetaOp, MetaReply, Placement, Push, Space};
 use xtfs_protocol::time::Time;
 use xtfs_protocol::transport::{Connector, Origin, Peer, Pusher, Service};
@@ -24,6 +24,7 @@ use crate::admin::Opening;
 use crate::catalog::Catalog;
 use crate::directory::Directory;
 use crate::error::lost_work;
+use crate::lease::{Asker, Waiting};
 use crate::placement;
 use crate::step;
 use crate::volume::{Change, ContextParts, NO_PLACEMENT, Times, Volume, memtable_bytes};
@@ -332,6 +333,7 @@ impl Shared {
         parts: &ContextParts<'_>,
     ) -> Result<MetaReply> {
         let session = header.session;
+        let mark = volume.leases.mark();
         let mut reply = if step::is_change(op) {
             let change = Change {
                 op,
@@ -340,9 +342,7 @@ impl Shared {
                 answered: header.answered,
             };
             let outcome = volume.change(&change, parts)?;
-            for ino in &outcome.touched {
-                self.recall(volume, *ino, session);
-            }
+            let recalled = self.recall(volume, &outcome.touched, session);
             if outcome.lingers {
                 self.sessions.notify_one();
             }
@@ -353,11 +353,19 @@ impl Shared {
                 let volume = volume.clone();
                 self.blocking("commit", move || volume.sync()).await?;
             }
+            if let Some(recalled) = recalled {
+                volume.leases.settled(&recalled).await;
+            }
             outcome.reply
         } else {
             volume.read(op, parts)?
         };
-        volume.leases.grant_reply(session, &mut reply);
+        let asker = Asker {
+            session,
+            alone: volume.is_alone(session),
+            mark,
+        };
+        volume.leases.grant_reply(asker, &mut reply);
         self.sign(&mut reply, parts.expires);
         Ok(reply)
     }
@@ -410,18 +418,26 @@ impl Shared {
         }
     }
 
-    /// Tells the other sessions that hold a lease on a changed inode, without waiting.
-    fn recall(&self, volume: &Volume, ino: u64, by: SessionId) {
-        for session in volume.leases.recall(ino, by) {
-            if let Some(pusher) = volume.pusher(session) {
-                let push = Push::Recall {
-                    volume: volume.id(),
-                    ino,
-                };
-                // A full queue drops it: the lease ends with its time.
-                let _ = self.recalls.try_send(Recall { pusher, push });
+    /// Tells the other sessions that rely on changed inodes. Returns what the change has to wait
+    /// for, if there may be anything.
+    fn recall(&self, volume: &Volume, touched: &[Ino], by: SessionId) -> Option<Waiting> {
+        if touched.is_empty() || volume.is_alone(by) {
+            return None;
+        }
+        let mut waiting = Waiting::default();
+        for ino in touched {
+            for session in volume.leases.recall(*ino, by, &mut waiting) {
+                if let Some(pusher) = volume.pusher(session) {
+                    let push = Push::Recall {
+                        volume: volume.id(),
+                        ino: *ino,
+                    };
+                    // A full queue drops it: the lease ends with its time.
+                    let _ = self.recalls.try_send(Recall { pusher, push });
+                }
             }
         }
+        Some(waiting)
     }
 
     /// Where the file that an operation may make would go.

@@ -397,7 +397,7 @@ impl Sessions {
     pub fn apply(&mut self, id: SessionId, effect: Effect) {
         match effect {
             Effect::Opened { ino, uid, held } => self.note_open(id, ino, uid, held),
-            Effect::Replaced { ino } => self.lingering.add(ino, id, Instant::now()),
+            Effect::Replaced { ino } => self.lingering.add(ino, Instant::now()),
             Effect::Released { ino } => {
                 let session = self.sessions.get_mut(&id);
                 if let Some(users) = session.and_then(|session| session.open.remove(&ino)) {
@@ -481,6 +481,11 @@ impl Sessions {
         sessions.chain(self.lingering.next_deadline()).min()
     }
 
+    /// Is there no other session?
+    pub fn is_alone(&self, id: SessionId) -> bool {
+        self.sessions.keys().all(|known| *known == id)
+    }
+
     pub fn ids(&self) -> Vec<SessionId> {
         self.sessions.keys().copied().collect()
     }
@@ -510,10 +515,6 @@ impl Sessions {
 
     fn is_written_by(&self, ino: Ino, id: SessionId) -> bool {
         self.sessions.get(&id).is_some_and(|s| s.writes(ino))
-    }
-
-    fn is_gone_for(&self, ino: Ino, asking: SessionId) -> bool {
-        self.lingering.holds_for_another(ino, asking) && !self.holders.contains_key(&ino)
     }
 
     fn held(&self, ino: Ino, uid: u32, asking: SessionId) -> Held {
@@ -547,10 +548,6 @@ impl OpenFiles for Asking<'_> {
 
     fn is_open_elsewhere(&self, ino: Ino) -> bool {
         self.sessions.lock().is_open_elsewhere(ino, self.session)
-    }
-
-    fn is_gone(&self, ino: Ino) -> bool {
-        self.sessions.lock().is_gone_for(ino, self.session)
     }
 
     fn held(&self, ino: Ino, uid: u32) -> Held {

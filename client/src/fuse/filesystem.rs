@@ -479,7 +479,9 @@ impl Filesystem for Adaptor {
                 let name = OsStr::from_bytes(&entry.name);
                 let attr = reply::attr(&found.attr);
                 let number = INodeNo(entry.ino);
-                if reply.add(number, cookie, name, &found.ttl, &attr, reply::GENERATION) {
+                // One time for both the name and the attributes.
+                let ttl = found.ttl.min(found.name_ttl);
+                if reply.add(number, cookie, name, &ttl, &attr, reply::GENERATION) {
                     break;
                 }
                 vfs.remember(&found);
@@ -597,8 +599,9 @@ impl Filesystem for Adaptor {
             match created {
                 Ok(opened) => {
                     vfs.remember(&opened.found);
+                    let found = &opened.found;
                     reply.created(
-                        &opened.found.ttl,
+                        &found.ttl.min(found.name_ttl),
                         &reply::attr(&opened.found.attr),
                         reply::GENERATION,
                         FileHandle(opened.handle),

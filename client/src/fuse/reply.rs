@@ -147,7 +147,7 @@ pub(crate) fn entry(vfs: &Vfs, found: Result<Found>, reply: ReplyEntry) {
     match found {
         Ok(found) => {
             vfs.remember(&found);
-            reply.entry(&found.ttl, &attr(&found.attr), GENERATION);
+            reply.entry_with_ttls(&found.ttl, &found.name_ttl, &attr(&found.attr), GENERATION);
         }
         Err(error) => reply.error(errno(&error)),
     }

@@ -24,7 +24,7 @@ pub(crate) mod table;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -34,7 +34,7 @@ use tokio::sync::{Notify, Semaphore, watch};
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 use xtfs_protocol::ids::Ino;
-use xtfs_protocol::meta::{Attr, Caller, Entry, MetaOp, MetaReply, Push};
+use xtfs_protocol::meta::{Attr, Caller, Entry, Lease, LeaseKind, MetaOp, MetaReply, Push};
 use xtfs_protocol::transport::{Connector, PushHandler};
 use xtfs_protocol::{Code, Error, Result};
 
@@ -53,6 +53,9 @@ const SENDERS: usize = 16;
 /// Read-aheads at a time.
 const FETCHERS: usize = 32;
 
+/// Age of a listing whose attributes may still be handed on.
+const LISTING_AGE_MAX: Duration = Duration::from_secs(1);
+
 /// Handles that are released at a time at the end.
 const RELEASES: usize = 64;
 
@@ -61,8 +64,11 @@ const RELEASES: usize = 64;
 pub struct Found {
     /// Its attributes, own unsent writes included.
     pub attr: Attr,
-    /// How long they and the name may be cached.
+    /// How long they may be cached.
     pub ttl: Duration,
+    /// How long it may be cached that the name leads here: nothing for a volume that other
+    /// clients have, too, because nobody is told when a name goes.
+    pub name_ttl: Duration,
     mark: u64,
 }
 
@@ -109,8 +115,11 @@ pub(crate) struct Inner {
     /// Restarts of the MRC's machine before the first change of names that may not be durable, and
     /// the mark of the last one.
     pub(crate) names_told: Mutex<Option<(u64, u64)>>,
-    /// The last lease time in milliseconds, for entries that come without one.
-    lease_ms: AtomicU32,
+    /// Attributes requested before this mark may miss a change by another client to an inode that
+    /// was not known here.
+    recall_mark: AtomicU64,
+    /// Until when this client has the volume to itself, as far as it knows.
+    alone_until: Mutex<Option<Instant>>,
     invalidate: RwLock<Option<Arc<dyn Invalidate>>>,
     pub(crate) access_times: AtomicBool,
     stop: watch::Sender<bool>,
@@ -143,7 +152,8 @@ impl Vfs {
             clock: AtomicU64::new(1),
             names_mark: AtomicU64::new(0),
             names_told: Mutex::default(),
-            lease_ms: AtomicU32::new(0),
+            recall_mark: AtomicU64::new(0),
+            alone_until: Mutex::default(),
             invalidate: RwLock::new(None),
             access_times: AtomicBool::new(!read_only),
             stop,
@@ -187,7 +197,8 @@ impl Vfs {
         if state.attr.is_none() {
             state.attr = Some(found.attr);
             state.attr_mark = found.mark;
-            state.attr_until = Some(Instant::now() + found.ttl);
+            let recalled = found.mark < self.inner.recall_mark.load(Ordering::Acquire);
+            state.attr_until = (!recalled).then(|| Instant::now() + found.ttl);
         }
     }
 
@@ -280,20 +291,29 @@ impl Inner {
     pub(crate) fn found(&self, entry: Entry, mark: Mark) -> Found {
         match self.inodes.get(entry.attr.ino) {
             Some(inode) => self.absorb(&mut inode.state.lock(), entry, mark),
-            None => Found {
-                attr: entry.attr,
-                ttl: self.lease(&entry),
-                mark: mark.clock,
-            },
+            None => {
+                let until = self.lease(&entry, mark);
+                let recalled = mark.clock < self.recall_mark.load(Ordering::Acquire);
+                Found {
+                    attr: entry.attr,
+                    ttl: if recalled {
+                        Duration::ZERO
+                    } else {
+                        left(until)
+                    },
+                    name_ttl: self.alone(),
+                    mark: mark.clock,
+                }
+            }
         }
     }
 
     /// The same for an inode whose state is at hand.
     pub(crate) fn absorb(&self, state: &mut State, entry: Entry, mark: Mark) -> Found {
-        let lease = self.lease(&entry);
+        let until = self.lease(&entry, mark);
         if mark.clock >= state.changed_mark && mark.clock >= state.attr_mark {
             state.attr = Some(entry.attr);
-            state.attr_until = Some(mark.at + lease);
+            state.attr_until = Some(until);
             state.attr_mark = mark.clock;
         } else if mark.clock < state.changed_mark {
             // The reply may be older than a change of our own: what we have is better.
@@ -307,6 +327,7 @@ impl Inner {
         Found {
             attr: state.visible(state.attr.unwrap_or(otherwise)),
             ttl: self.left(state),
+            name_ttl: self.alone(),
             mark: state.attr_mark,
         }
     }
@@ -316,19 +337,29 @@ impl Inner {
         if let Some(inode) = self.inodes.get(attr.ino) {
             let state = inode.state.lock();
             if state.attr.is_some() {
-                return self.seen(&state, attr);
+                let mut found = self.seen(&state, attr);
+                if !self.is_fresh(&state) {
+                    found.ttl = Duration::ZERO;
+                }
+                return found;
             }
         }
-        // Our own changes since then may have been to this inode.
-        let ttl = if self.clock.load(Ordering::Acquire) == mark.clock {
-            let lease = Duration::from_millis(u64::from(self.lease_ms.load(Ordering::Relaxed)));
-            (mark.at + lease).saturating_duration_since(Instant::now())
+        // A listing brings no leases. Nobody else changes anything while this client is alone, but
+        // its own changes since then may have been to this inode.
+        let until = self
+            .alone_until
+            .lock()
+            .map_or(mark.at, |alone| alone.min(mark.at + LISTING_AGE_MAX));
+        let unchanged = self.clock.load(Ordering::Acquire) == mark.clock;
+        let ttl = if unchanged {
+            left(until)
         } else {
             Duration::ZERO
         };
         Found {
             attr,
             ttl,
+            name_ttl: ttl,
             mark: mark.clock,
         }
     }
@@ -337,15 +368,25 @@ impl Inner {
     pub(crate) fn absorb_change(&self, state: &mut State, entry: Entry, mark: Mark) -> Found {
         self.absorb(state, entry, mark);
         state.changed_mark = self.advance();
-        state.attr_mark = state.changed_mark;
+        if mark.clock >= self.names_mark.load(Ordering::Acquire) {
+            state.attr_mark = state.changed_mark;
+        }
         self.seen(state, entry.attr)
     }
 
     /// How long the attributes may still be relied on.
     pub(crate) fn left(&self, state: &State) -> Duration {
-        state.attr_until.map_or(Duration::ZERO, |until| {
-            until.saturating_duration_since(Instant::now())
-        })
+        state.attr_until.map_or(Duration::ZERO, left)
+    }
+
+    /// Were the attributes asked for after the last change of names of our own?
+    fn is_fresh(&self, state: &State) -> bool {
+        state.attr_mark >= self.names_mark.load(Ordering::Acquire)
+    }
+
+    /// How long this client still has the volume to itself.
+    fn alone(&self) -> Duration {
+        self.alone_until.lock().map_or(Duration::ZERO, left)
     }
 
     /// Attributes that need no request.
@@ -354,8 +395,7 @@ impl Inner {
         let state = inode.state.lock();
         let attr = state.attr?;
         let ttl = self.left(&state);
-        let fresh = state.attr_mark >= self.names_mark.load(Ordering::Acquire);
-        (fresh && !ttl.is_zero()).then(|| self.seen(&state, attr))
+        (self.is_fresh(&state) && !ttl.is_zero()).then(|| self.seen(&state, attr))
     }
 
     /// The inode of an open file.
@@ -370,10 +410,18 @@ impl Inner {
         self.inodes.pin(ino)
     }
 
-    fn lease(&self, entry: &Entry) -> Duration {
-        let ms = entry.lease.duration_ms;
-        self.lease_ms.store(ms, Ordering::Relaxed);
-        Duration::from_millis(u64::from(ms))
+    /// When the lease ends that came with a reply.
+    fn lease(&self, entry: &Entry, mark: Mark) -> Instant {
+        let Lease { kind, duration_ms } = entry.lease;
+        let until = mark.at + Duration::from_millis(u64::from(duration_ms));
+        if duration_ms > 0 {
+            let mut alone = self.alone_until.lock();
+            *alone = match kind {
+                LeaseKind::Write => Some(alone.map_or(until, |known| known.max(until))),
+                LeaseKind::Read => None,
+            };
+        }
+        until
     }
 
     /// Returns the lease on an inode after sending what is unsent.
@@ -384,9 +432,13 @@ impl Inner {
             }
             let mut state = inode.state.lock();
             inode.evict_clean(&mut state);
+            state.changes += 1;
             state.version = None;
             state.attr_until = None;
+            // Replies to what was asked before may not know of the change.
+            state.changed_mark = self.advance();
         }
+        self.recall_mark.fetch_max(self.advance(), Ordering::AcqRel);
         let invalidate = self.invalidate.read().clone();
         if let Some(invalidate) = invalidate {
             let work = self.session.env.blocking(move || invalidate.inode(ino));
@@ -401,6 +453,11 @@ impl Inner {
             tracing::debug!(ino, %error, "the lease was not taken back");
         }
     }
+}
+
+/// Time until then.
+fn left(until: Instant) -> Duration {
+    until.saturating_duration_since(Instant::now())
 }
 
 /// Takes what the MRC says unasked.

@@ -57,9 +57,6 @@ impl Transaction<'_> {
 
     pub(super) fn open(&mut self, ino: Ino, open: OpenMode) -> Result<MetaReply> {
         let before = self.inode(ino)?;
-        if before.nlink == 0 && self.context.open.is_gone(ino) {
-            return Err(Code::Stale.into());
-        }
         let mut inode = before.clone();
         match inode.body {
             Body::File(_) => {}

@@ -60,8 +60,6 @@ pub(crate) trait OpenFiles {
     fn is_open(&self, ino: Ino) -> bool;
     /// May anyone but the asking session have it open?
     fn is_open_elsewhere(&self, ino: Ino) -> bool;
-    /// Is an unlinked file kept for a moment, but not for the asking session?
-    fn is_gone(&self, ino: Ino) -> bool;
     /// How the asking session has it open for a user.
     fn held(&self, ino: Ino, uid: u32) -> Held;
     /// Does the asking session have it open for writing?

@@ -190,6 +190,11 @@ impl Volume {
         self.locks.lock().clear();
     }
 
+    /// Has no other session the volume?
+    pub fn is_alone(&self, session: SessionId) -> bool {
+        self.sessions.lock().is_alone(session)
+    }
+
     /// Every session that the volume has.
     pub fn session_ids(&self) -> Vec<SessionId> {
         self.sessions.lock().ids()

@@ -40,8 +40,6 @@ pub(super) struct Open {
     pub elsewhere: BTreeSet<Ino>,
     /// Replaced by a rename a moment ago.
     pub replaced: BTreeSet<Ino>,
-    /// Replaced by a rename of another session.
-    pub gone: BTreeSet<Ino>,
     /// Epochs of sessions that were lost.
     pub lost: BTreeSet<u64>,
 }
@@ -54,10 +52,6 @@ impl OpenFiles for RefCell<Open> {
 
     fn is_open_elsewhere(&self, ino: Ino) -> bool {
         self.borrow().elsewhere.contains(&ino) || self.borrow().replaced.contains(&ino)
-    }
-
-    fn is_gone(&self, ino: Ino) -> bool {
-        self.borrow().gone.contains(&ino)
     }
 
     fn held(&self, ino: Ino, _uid: u32) -> Held {
