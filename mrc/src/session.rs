@@ -60,6 +60,8 @@ impl Kept {
 
 struct Session {
     epoch: u64,
+    /// A loss of power may have made the volume forget what it told.
+    is_older: bool,
     owner: String,
     client: String,
     deadline: Instant,
@@ -167,6 +169,7 @@ impl Sessions {
         self.epochs.insert(record.epoch);
         let session = Session {
             epoch: record.epoch,
+            is_older: false,
             owner: record.owner,
             client: record.client,
             deadline: Instant::now() + self.duration,
@@ -251,12 +254,13 @@ impl Sessions {
         })
     }
 
-    /// Gives a session another epoch.
+    /// Gives a session another epoch, because of a loss of power.
     pub fn set_epoch(&mut self, id: SessionId, epoch: u64) {
         if let Some(session) = self.sessions.get_mut(&id) {
             self.epochs.remove(&session.epoch);
             self.epochs.insert(epoch);
             session.epoch = epoch;
+            session.is_older = true;
         }
     }
 
@@ -564,5 +568,13 @@ impl OpenFiles for Asking<'_> {
 
     fn has_told(&self, epoch: u64) -> bool {
         self.sessions.lock().has_told(epoch)
+    }
+
+    fn may_have_told_more(&self) -> bool {
+        let sessions = self.sessions.lock();
+        sessions
+            .sessions
+            .get(&self.session)
+            .is_some_and(|session| session.is_older)
     }
 }

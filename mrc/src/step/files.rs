@@ -42,7 +42,7 @@ impl Transaction<'_> {
         let body = self.empty_file(number)?;
         let mut inode = self.new_inode(parent, number, mode, body)?;
         if open.write {
-            self.become_writer(&mut inode, Untold::Nothing)?;
+            self.become_writer(&mut inode, Untold::Nothing { end: 0 })?;
         }
         self.enter(parent, name, &inode)?;
         let held = Held {
@@ -125,9 +125,12 @@ impl Transaction<'_> {
     }
 
     /// What the holder of an open file gets. Notes on the inode that its content may be written.
-    fn opened(&self, inode: &mut Inode, held: Held) -> Result<Opened> {
+    fn opened(&mut self, inode: &mut Inode, held: Held) -> Result<Opened> {
         let file = file_mut(inode)?;
         file.written |= held.write;
+        if file.pending_cut.is_some() {
+            self.wait_durable();
+        }
         let capability = Capability {
             file: FileId {
                 volume: self.context.volume,
@@ -155,7 +158,7 @@ impl Transaction<'_> {
     }
 
     /// What the caller of a truncation gets to carry it out.
-    pub(super) fn opened_for_cut(&self, inode: &mut Inode) -> Result<Opened> {
+    pub(super) fn opened_for_cut(&mut self, inode: &mut Inode) -> Result<Opened> {
         let read = self.may_read(inode)?;
         self.opened(inode, Held { read, write: true })
     }
@@ -163,7 +166,7 @@ impl Transaction<'_> {
     /// Sets the size of a file whose caller may do so and becomes a writer of it. Does not count.
     pub(super) fn truncate(&mut self, inode: &mut Inode, size: u64) -> Result<()> {
         if size > 0 {
-            self.become_writer(inode, Untold::Nothing)?;
+            self.become_writer(inode, Untold::Nothing { end: size })?;
         }
         let time = self.context.time;
         let old_size = inode.size;
@@ -183,7 +186,6 @@ impl Transaction<'_> {
             file.data_epoch = file.epoch;
             file.pending_cut = None;
             inode.allocated = 0;
-            self.become_writer(inode, Untold::Nothing)?;
         } else if size < old_size {
             file.epoch += 1;
             let size = file.pending_cut.map_or(size, |cut| cut.size.min(size));
@@ -192,7 +194,9 @@ impl Transaction<'_> {
                 size,
                 told: true,
             });
-            self.wait_durable();
+        }
+        if size == 0 {
+            self.become_writer(inode, Untold::Nothing { end: 0 })?;
         }
         let file = file_mut(inode)?;
         file.mtime_settled = later(file.mtime_settled, time);

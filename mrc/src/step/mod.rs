@@ -68,6 +68,8 @@ pub(crate) trait OpenFiles {
     fn is_written_elsewhere(&self, ino: Ino) -> bool;
     /// Was everything told that a session of this epoch wrote to files that it has closed?
     fn has_told(&self, epoch: u64) -> bool;
+    /// May a loss of power have made the volume forget what the asking session told?
+    fn may_have_told_more(&self) -> bool;
 }
 
 /// How a file is open.

@@ -18,10 +18,10 @@ use super::transaction::Transaction;
 use crate::inode::{Inode, SEVERAL_WRITERS};
 
 /// What the asking session may have written to a file without telling it yet.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy)]
 pub(super) enum Untold {
-    /// Nothing: it has just told everything.
-    Nothing,
+    /// Nothing: it has just told everything. From now on the file ends here.
+    Nothing { end: u64 },
     /// Something, if it has the file open for writing.
     WhileOpen,
 }
@@ -44,17 +44,26 @@ impl Transaction<'_> {
             }
         } else if last != SEVERAL_WRITERS && open.has_told(last) {
             file.last_writer = session;
-        } else if untold == Untold::Nothing || !open.is_written_here(ino) {
+        } else {
+            let end = match untold {
+                Untold::WhileOpen if open.is_written_here(ino) => return Ok(()),
+                // How far it told that it wrote may be forgotten.
+                Untold::Nothing { end }
+                    if open.is_written_here(ino) && open.may_have_told_more() =>
+                {
+                    end
+                }
+                _ => size,
+            };
             file.epoch += 1;
             file.fenced = file.epoch;
             file.last_writer = session;
             let pending = file.pending_cut;
             file.pending_cut = Some(PendingCut {
                 epoch: file.epoch,
-                size: pending.map_or(size, |cut| cut.size.min(size)),
+                size: pending.map_or(end, |cut| cut.size.min(end)),
                 told: pending.is_some_and(|cut| cut.told),
             });
-            self.wait_durable();
         }
         Ok(())
     }

@@ -163,7 +163,10 @@ impl Volume {
     fn repeat(&self, change: &Change<'_>, kept: Kept, caller: &Caller) -> Result<Outcome> {
         match kept {
             Kept::Failed(error) => Err(error),
-            Kept::Answered(reply) => Ok(Outcome::unchanged(*reply)),
+            Kept::Answered(reply) => Ok(Outcome {
+                durable: true,
+                ..Outcome::unchanged(*reply)
+            }),
             Kept::Stored | Kept::Restored => {
                 let key = keys::reply(change.session, change.sequence);
                 let bytes = self.view().get(Table::Sessions, &key)?;
@@ -221,7 +224,7 @@ impl Volume {
 
     fn commit(&self, change: &Change<'_>, reply: MetaReply, changes: Changes) -> Result<Outcome> {
         if changes.changes.is_empty() {
-            return Ok(self.note(change, reply, changes.effect));
+            return Ok(self.note(change, reply, &changes));
         }
         let mut batch = Batch::new();
         self.tables.add(&mut batch, &changes.changes)?;
@@ -261,16 +264,19 @@ impl Volume {
 
     /// A request that changes nothing in the database, such as most openings and closings, writes
     /// nothing there: it may run again after a restart.
-    fn note(&self, change: &Change<'_>, reply: MetaReply, effect: Option<Effect>) -> Outcome {
+    fn note(&self, change: &Change<'_>, reply: MetaReply, changes: &Changes) -> Outcome {
         let mut sessions = self.sessions.lock();
         if change.sequence > 0 {
             let kept = Kept::Answered(Box::new(reply.clone()));
             sessions.remember(change.session, change.sequence, kept);
         }
-        if let Some(effect) = effect {
+        if let Some(effect) = changes.effect {
             sessions.apply(change.session, effect);
         }
-        Outcome::unchanged(reply)
+        Outcome {
+            durable: changes.durable,
+            ..Outcome::unchanged(reply)
+        }
     }
 
     const fn asking(&self, session: SessionId) -> Asking<'_> {

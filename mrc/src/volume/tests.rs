@@ -210,3 +210,60 @@ async fn resuming_again_and_again_does_not_fill_the_memory() {
     assert_eq!(run(open, 1).err().unwrap().code, Code::Busy);
     run(MetaOp::Release { ino: 7 }, 2).unwrap();
 }
+
+#[tokio::test(start_paused = true)]
+async fn an_opening_waits_for_the_cut_of_a_truncation_that_has_no_answer_yet() {
+    let volume = create(&MemoryFs::new());
+    let caller = Caller::root();
+    let placement = Ok(Placement {
+        layout: Layout::striped(1),
+        view: 1,
+        osds: vec![ServiceId([1; 16])],
+    });
+    let run = |op: MetaOp, sequence| {
+        let change = Change {
+            op: &op,
+            session: SESSION,
+            sequence,
+            answered: 0,
+        };
+        let parts = ContextParts {
+            placement: &placement,
+            ..ContextParts::of_the_mrc(&caller, time(1))
+        };
+        volume.change(&change, &parts).unwrap()
+    };
+    let open = OpenMode {
+        read: true,
+        write: true,
+        truncate: false,
+    };
+    let created = run(
+        MetaOp::Create {
+            parent: ROOT_INO,
+            name: "file".into(),
+            mode: 0o644,
+            exclusive: true,
+            open,
+        },
+        1,
+    );
+    let MetaReply::Opened(opened) = created.reply else {
+        panic!("{:?}", created.reply);
+    };
+    let ino = opened.entry.attr.ino;
+    let sized = |size| MetaOp::Setattr {
+        ino,
+        set: xtfs_protocol::meta::SetAttr {
+            size: Some(size),
+            ..xtfs_protocol::meta::SetAttr::default()
+        },
+        by_handle: true,
+    };
+    run(sized(100), 2);
+    run(sized(40), 3);
+    // An OSD that were told of the cut now would not forget it with the volume.
+    let open = MetaOp::Open { ino, open };
+    assert!(run(open.clone(), 4).durable);
+    assert!(run(open, 4).durable, "its answer may have been lost");
+}

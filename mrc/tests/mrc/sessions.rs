@@ -490,3 +490,37 @@ async fn very_many_lost_sessions_are_remembered_together() {
     assert_eq!(cut_for(&last, ino).await, Some(0));
     assert_eq!(cut_for(&last, kept).await, Some(0), "too old to be known");
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_new_size_spares_what_a_client_told_before_the_mrc_lost_power() {
+    let fs = MemoryFs::new();
+    let mrc = with_volume(&fs).await;
+    let client = Client::new(&mrc).await;
+    let ino = client.create("file").await.entry.attr.ino;
+    client.send(MetaOp::Sync).await.unwrap();
+    let update = xtfs_protocol::meta::FileUpdate {
+        size_at_least: 300,
+        truncate_epoch: 0,
+        allocated_delta: 0,
+        written_at: None,
+        read_at: None,
+    };
+    client.send(MetaOp::Update { ino, update }).await.unwrap();
+    let session = client.session;
+    drop((client, mrc));
+
+    let mrc = open_after_boot(&fs.crash(Crash::Lost), 77);
+    let resumed = Client::resume(&mrc, Some(session), vec![ino])
+        .await
+        .unwrap();
+    let grow = MetaOp::Setattr {
+        ino,
+        set: xtfs_protocol::meta::SetAttr {
+            size: Some(500),
+            ..xtfs_protocol::meta::SetAttr::default()
+        },
+        by_handle: true,
+    };
+    let grown = opened(resumed.send(grow).await.unwrap());
+    assert_eq!(grown.pending_cut.map(|cut| cut.size), Some(500));
+}

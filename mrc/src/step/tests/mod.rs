@@ -42,6 +42,8 @@ pub(super) struct Open {
     pub replaced: BTreeSet<Ino>,
     /// Epochs of sessions that were lost.
     pub lost: BTreeSet<u64>,
+    /// What the session told may be forgotten.
+    pub told_more: bool,
 }
 
 impl OpenFiles for RefCell<Open> {
@@ -68,6 +70,10 @@ impl OpenFiles for RefCell<Open> {
 
     fn has_told(&self, epoch: u64) -> bool {
         !self.borrow().lost.contains(&epoch)
+    }
+
+    fn may_have_told_more(&self) -> bool {
+        self.borrow().told_more
     }
 }
 

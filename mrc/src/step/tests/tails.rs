@@ -165,3 +165,46 @@ fn truncation_to_nothing_needs_no_cut() {
     world.run(&MetaOp::Release { ino }).unwrap();
     assert_eq!(world.open(ino, true).pending_cut, None);
 }
+
+#[test]
+fn who_empties_a_file_that_nobody_had_written_becomes_its_writer() {
+    let mut world = World::new();
+    let ino = world.file(ROOT, "file", 0o644);
+    let open = OpenMode {
+        read: true,
+        write: true,
+        truncate: true,
+    };
+    world.run(&MetaOp::Open { ino, open }).unwrap();
+    world.lose_session();
+    assert_eq!(world.open(ino, true).pending_cut, recovery(1, 0));
+}
+
+#[test]
+fn nobody_hears_of_a_cut_that_a_loss_of_power_could_make_forgotten() {
+    let mut world = World::new();
+    let ino = world.written();
+    world.truncate(ino, 40).unwrap();
+    world.open(ino, true);
+    assert!(
+        world.last.durable,
+        "opened before whoever cut has its answer"
+    );
+    world.open(ino, true);
+    assert!(world.last.changes.is_empty() && world.last.durable);
+}
+
+#[test]
+fn a_new_size_spares_what_a_writer_told_before_a_loss_of_power() {
+    let mut world = World::new();
+    let ino = world.written();
+    world.open(ino, true);
+    // The volume forgot that the file had 300 bytes, and who wrote them.
+    world.open.borrow_mut().lost.insert(world.session_epoch);
+    world.open.borrow_mut().told_more = true;
+    world.session_epoch += 1;
+    let grown = opened(world.truncate(ino, 400).unwrap());
+    assert_eq!(grown.pending_cut, recovery(1, 400));
+    let again = opened(world.truncate(ino, 500).unwrap());
+    assert_eq!(again.pending_cut, recovery(1, 400), "once is enough");
+}
