@@ -2,14 +2,17 @@
 //!
 //! Tables never change and closed log segments never change either. So the log goes on in a new
 //! segment, and then tables and closed segments are linked, and a manifest is written that names
-//! them.
+//! them. All that must be durable before CURRENT appears is synced at the same time: beside a
+//! compaction each sync may have to wait for what that writes.
 
 use crate::{
-    core::Core,
+    core::{Closed, Core},
     error::{Context, Error, Result},
     fs::Open,
     log::{format, seal::Seal},
     manifest::{Manifest, edit::Edit, version::Version},
+    options::Background,
+    threads::{Task, together},
 };
 use std::{path::Path, sync::atomic::Ordering::Relaxed};
 
@@ -26,19 +29,28 @@ impl Core {
                 destination.display()
             )));
         }
-        let copied = self.copy(destination);
+        let copied = self.beside_closed_log(|closed| {
+            // Of an attempt that was in vain.
+            self.clear(destination);
+            self.copy(destination, closed)
+        });
         if copied.is_err() {
             // So that it can be tried again. Without CURRENT nobody takes it for a database.
-            for name in fs.list(destination).unwrap_or_default().iter().rev() {
-                let _ = fs.remove(&destination.join(name));
-            }
+            self.clear(destination);
         }
         copied
     }
 
-    fn copy(&self, destination: &Path) -> Result<()> {
+    fn clear(&self, destination: &Path) {
         let fs = &*self.tables.fs;
-        let current = self.close_log()?.segment;
+        for name in fs.list(destination).unwrap_or_default().iter().rev() {
+            let _ = fs.remove(&destination.join(name));
+        }
+    }
+
+    fn copy(&self, destination: &Path, closed: &Closed) -> Result<()> {
+        let fs = &*self.tables.fs;
+        let current = closed.segment;
         // As long as the manifest stands still, no table and no segment that it needs is removed.
         let manifest = self.manifest.lock();
         let state = self.state();
@@ -75,10 +87,22 @@ impl Core {
         };
         let indices = manifest.indices.clone();
         drop(manifest);
-        Manifest::create(fs, destination, number, edit, indices)?;
-        match destination.parent() {
-            Some(parent) => fs.sync_dir(parent).at("sync", parent),
-            None => Ok(()),
+        let draft = Manifest::draft(fs, destination, number, edit, indices)?;
+        let parent = destination.parent();
+        self.all(&[
+            &|| self.make_durable(closed),
+            &|| draft.sync_manifest(),
+            &|| draft.sync_current(),
+            &|| fs.sync_dir(destination).at("sync", destination),
+            &|| parent.map_or(Ok(()), |parent| fs.sync_dir(parent).at("sync", parent)),
+        ])?;
+        draft.make_current().map(drop)
+    }
+
+    fn all(&self, tasks: &[Task<'_>]) -> Result<()> {
+        match self.options.background {
+            Background::Threads => together(tasks),
+            Background::Inline => tasks.iter().try_for_each(|task| task()),
         }
     }
 

@@ -95,23 +95,22 @@ impl Database {
     /// open, from here or elsewhere, gives [`Error::Locked`](crate::Error::Locked).
     pub fn open(dir: &Path, options: Options) -> Result<Database> {
         let core = Arc::new(crate::open::open(dir, options)?);
-        let (threads, herald) = match core.options.background {
-            Background::Threads => {
-                // Before the first writer comes. Whoever needs one gets the error.
-                let _ = core.spares.prepare();
-                let threads = worker::start(&core).inspect_err(|_| core.stop())?;
-                let herald = worker::start_herald(&core).inspect_err(|_| core.stop())?;
-                (threads, herald)
-            }
-            Background::Inline => (Vec::new(), None),
+        // Should a thread not start, the drop of the handle ends those that did.
+        let handle = Handle {
+            core,
+            threads: Mutex::default(),
+            herald: Mutex::default(),
         };
+        let core = &handle.core;
+        if core.options.background == Background::Threads {
+            // Before the first writer comes. Whoever needs one gets the error.
+            let _ = core.spares.prepare();
+            worker::start(core, &mut handle.threads.lock())?;
+            *handle.herald.lock() = worker::start_herald(core)?;
+        }
         core.work.wake_flush();
         core.spares.wake();
-        Ok(Database(Arc::new(Handle {
-            core,
-            threads: Mutex::new(threads),
-            herald: Mutex::new(herald),
-        })))
+        Ok(Database(Arc::new(handle)))
     }
 
     /// Opens the database in `dir` to read it as it is now, also while another process has it open

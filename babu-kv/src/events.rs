@@ -5,7 +5,8 @@
 //! them ([`Background::Inline`](crate::Background::Inline)). So no lock of the database is held
 //! while a listener runs, and it may call the database. A listener that blocks delays the events
 //! behind it, and `close`, which waits for it; when the queue is full, events are lost and counted.
-//! A panic of a listener ends in the delivery.
+//! A panic of a listener ends in the delivery. Snapshots and iterators only note events: without
+//! threads, what they met with is delivered at the end of the next call of the database itself.
 
 use crate::{
     error::{Error, Result},

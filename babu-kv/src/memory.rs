@@ -7,7 +7,12 @@
 //! What always holds: after [`Memory::divide`] memtables, open tables and cache are within the
 //! budget together, as long as memtables alone and one open table are.
 
-use crate::{cache::Cache, table::readers::Readers, threads::Mutex};
+use crate::{
+    cache::Cache,
+    table::{reader::Reader, readers::Readers},
+    threads::Mutex,
+};
+use std::sync::Arc;
 
 /// Memtables may take three quarters of the budget.
 const MEMTABLES_PART: (usize, usize) = (3, 4);
@@ -22,7 +27,8 @@ pub(crate) fn memtable_bytes_max(memory_bytes: usize, waiting: usize) -> usize {
 pub(crate) struct Memory {
     total_bytes: usize,
     /// What memtables take. Held over the division, so that an older one does not overwrite a
-    /// newer; nobody waits or reads files under it.
+    /// newer; nobody waits, and files are read and closed without it: the last that holds an obsolete
+    /// table gives back its blocks when it closes it.
     memtable_bytes: Mutex<usize>,
 }
 
@@ -42,18 +48,28 @@ impl Memory {
     pub(crate) fn set_memtables(&self, bytes: usize, readers: &Readers, cache: &Cache) {
         let mut memtable_bytes = self.memtable_bytes.lock();
         *memtable_bytes = bytes;
-        self.divide_left(bytes, readers, cache);
+        let closed = self.divide_left(bytes, readers, cache);
+        drop(memtable_bytes);
+        drop(closed);
     }
 
     /// Divides the budget anew, after tables were opened or closed.
     pub(crate) fn divide(&self, readers: &Readers, cache: &Cache) {
         let memtable_bytes = self.memtable_bytes.lock();
-        self.divide_left(*memtable_bytes, readers, cache);
+        let closed = self.divide_left(*memtable_bytes, readers, cache);
+        drop(memtable_bytes);
+        drop(closed);
     }
 
-    fn divide_left(&self, memtable_bytes: usize, readers: &Readers, cache: &Cache) {
+    fn divide_left(
+        &self,
+        memtable_bytes: usize,
+        readers: &Readers,
+        cache: &Cache,
+    ) -> Vec<Arc<Reader>> {
         let left = self.total_bytes.saturating_sub(memtable_bytes);
-        readers.resize(left / READERS_PART.1 * READERS_PART.0);
+        let closed = readers.resize(left / READERS_PART.1 * READERS_PART.0);
         cache.resize(left.saturating_sub(readers.bytes()));
+        closed
     }
 }

@@ -53,6 +53,8 @@ struct Inner {
     undurable: VecDeque<(u64, Arc<[u8]>)>,
     /// Segments that may hold bytes that are not durable; the last is the current one.
     segments: Vec<Arc<Segment>>,
+    /// The last batch before the current segment.
+    closed: u64,
     syncing: bool,
     poisoned: bool,
     /// In the order in which they came; as many as there are threads that wait.
@@ -129,7 +131,9 @@ impl SyncPoint {
     }
 
     pub(crate) fn add_segment(&self, segment: Arc<Segment>) {
-        self.inner.lock().segments.push(segment);
+        let mut inner = self.inner.lock();
+        inner.segments.push(segment);
+        inner.closed = inner.written;
     }
 
     pub(crate) fn wrote<'a>(&self, batches: impl Iterator<Item = &'a Written>) {
@@ -209,17 +213,28 @@ impl SyncPoint {
             inner.syncing = true;
             drop(inner);
         }
-        self.lead(core)
+        self.lead(core, sequence)
     }
 
-    /// Syncs all that is written, and wakes those that it served.
-    fn lead(&self, core: &Core) -> Result<()> {
+    /// Syncs all that is written, and wakes those that it served. When nobody wants more than what is
+    /// in closed segments, it syncs those only.
+    fn lead(&self, core: &Core, sequence: u64) -> Result<()> {
         let mut inner = self.inner.lock();
         let patience = (inner.last / GATHER_PART).min(GATHER_MAX);
         if HAVE_TIME && patience >= GATHER_MIN && inner.waiting.len() + 1 < inner.expected {
             self.gathered.wait_for(&mut inner, patience);
         }
-        let (segments, written, poisoned) = (inner.segments.clone(), inner.written, inner.poisoned);
+        let (mut segments, mut written) = (inner.segments.clone(), inner.written);
+        let poisoned = inner.poisoned;
+        let current = segments.pop();
+        // The current one is still written to while it is synced, also if it is closed by then.
+        let closed = segments.clone();
+        let wanted = inner.waiting.iter().map(|sleeper| sleeper.sequence);
+        if closed.is_empty() || wanted.fold(sequence, u64::max) > inner.closed {
+            segments.extend(current);
+        } else {
+            written = inner.closed;
+        }
         drop(inner);
         let start = Instant::now();
         let result = self.sync(core, &segments, written, poisoned);
@@ -229,9 +244,6 @@ impl SyncPoint {
         let mut forgotten = VecDeque::new();
         let (served, next) = match &result {
             Ok(written) => {
-                // The last one was still written to while it was synced, also if it is closed by
-                // now.
-                let closed = segments.split_last().map_or(&[][..], |(_, closed)| closed);
                 inner
                     .segments
                     .retain(|s| !closed.iter().any(|t| Arc::ptr_eq(s, t)));

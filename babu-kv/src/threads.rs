@@ -5,6 +5,8 @@
 //! reproducible seed each (`tests/schedules.rs`). Without the feature they are those of
 //! `parking_lot` and of the standard library and nothing else.
 
+use crate::error::Result;
+
 #[cfg(not(feature = "shuttle"))]
 pub(crate) use parking_lot::{Condvar, Mutex, RwLock};
 #[cfg(not(feature = "shuttle"))]
@@ -12,6 +14,31 @@ pub(crate) use std::{sync::atomic, thread};
 
 /// Whether a wait can end because time has passed. Under the scheduler there is none.
 pub(crate) const HAVE_TIME: bool = cfg!(not(feature = "shuttle"));
+
+/// Something that waits, mostly for the disk.
+pub(crate) type Task<'a> = &'a (dyn Fn() -> Result<()> + Sync);
+
+/// Runs all of them, at the same time where it can; gives the first error in their order.
+#[cfg(not(feature = "shuttle"))]
+pub(crate) fn together(tasks: &[Task<'_>]) -> Result<()> {
+    thread::scope(|scope| {
+        let started: Vec<_> = tasks
+            .iter()
+            .map(|task| thread::Builder::new().spawn_scoped(scope, task).ok())
+            .collect();
+        let ended = started.into_iter().zip(tasks).map(|(thread, task)| {
+            // Without a thread, or if it ended in a panic, it is done here.
+            thread.and_then(|t| t.join().ok()).unwrap_or_else(task)
+        });
+        ended.fold(Ok(()), Result::and)
+    })
+}
+
+/// Under the scheduler one after the other.
+#[cfg(feature = "shuttle")]
+pub(crate) fn together(tasks: &[Task<'_>]) -> Result<()> {
+    tasks.iter().try_for_each(|task| task())
+}
 
 #[cfg(feature = "shuttle")]
 pub(crate) use scheduled::{Condvar, Mutex, RwLock};

@@ -19,8 +19,15 @@ use crate::{
 };
 use std::{mem, sync::Arc, time::Duration};
 
-/// Pause after a failure, when nobody asks for another attempt.
+/// Pause after the first of several failures in a row, when nobody asks for another attempt.
 const RETRY: Duration = Duration::from_secs(1);
+/// It doubles with each of them, so often at most. What cannot be done for ever, such as the
+/// compaction of a damaged table, is tried about once a minute then.
+const RETRY_DOUBLINGS: u32 = 6;
+
+fn pause_after(failures: u32) -> Duration {
+    RETRY * 2_u32.pow(failures.saturating_sub(1).min(RETRY_DOUBLINGS))
+}
 /// Idle work begins when nothing was written for so long.
 const QUIET: Duration = Duration::from_millis(500);
 /// What a slowed writer owes is waited for when it is so many nanoseconds. Less is not worth a
@@ -49,6 +56,8 @@ struct Inner {
     attempts: u64,
     flush_error: Option<Error>,
     compaction_error: Option<Error>,
+    /// Compactions that failed since the last one that did not.
+    compactions_failed: u32,
     /// Callers that wait until everything is done.
     settling: usize,
     /// The thread that compacts does idle work, for which it may have to wait for writers. Flushes
@@ -193,13 +202,12 @@ impl Work {
     }
 }
 
-/// Starts the threads.
-pub(crate) fn start(core: &Arc<Core>) -> Result<Vec<JoinHandle<()>>> {
-    Ok(vec![
-        spawn(core, "babu-log", |core| core.spares.keep_ready())?,
-        spawn(core, "babu-flush", flush_loop)?,
-        spawn(core, "babu-compact", compact_loop)?,
-    ])
+/// Starts the threads. After an error those that were started are among `threads` too.
+pub(crate) fn start(core: &Arc<Core>, threads: &mut Vec<JoinHandle<()>>) -> Result<()> {
+    threads.push(spawn(core, "babu-log", |core| core.spares.keep_ready())?);
+    threads.push(spawn(core, "babu-flush", flush_loop)?);
+    threads.push(spawn(core, "babu-compact", compact_loop)?);
+    Ok(())
 }
 
 /// Starts the thread that delivers events, if anybody listens.
@@ -283,7 +291,8 @@ fn next_turn(core: &Core, quiet: &mut Option<u64>) -> Option<Turn> {
         }
         let last = core.visible();
         if inner.compaction_error.is_some() {
-            work.compaction.wait_for(&mut inner, RETRY);
+            let pause = pause_after(inner.compactions_failed);
+            work.compaction.wait_for(&mut inner, pause);
             inner.compact = true;
         } else if !core.has_idle_work() {
             work.compaction.wait(&mut inner);
@@ -310,6 +319,10 @@ fn compact_loop(core: &Core) {
         inner.idle = false;
         // What is due comes before the rest of the idle work.
         inner.compact |= matches!(result, Ok(true));
+        inner.compactions_failed = match result {
+            Ok(_) => 0,
+            Err(_) => inner.compactions_failed.saturating_add(1),
+        };
         inner.compaction_error = result.inspect_err(|error| core.count_failure(error)).err();
         work.set_pace(&inner, core);
         work.progress.notify_all();
@@ -341,6 +354,12 @@ mod tests {
     use super::*;
     use crate::{batch::Batch, fs::MemoryFs, options::Options};
     use std::{path::Path, sync::mpsc};
+
+    #[test]
+    fn what_fails_again_and_again_is_tried_more_and_more_seldom() {
+        let pauses = [0, 1, 2, 3, 7, 8, u32::MAX].map(|n| pause_after(n).as_secs());
+        assert_eq!(pauses, [1, 1, 2, 4, 64, 64, 64]);
+    }
 
     /// Idle work may wait for whoever leads, who may wait for a flush: that must not wait for the
     /// thread that does idle work, however many tables there are.

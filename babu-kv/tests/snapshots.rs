@@ -1,7 +1,15 @@
-//! What snapshots hold can be seen, and old ones can be made to let go.
+//! What snapshots hold can be seen, and old ones can be made to let go; how checkpoints wait.
 
-use babu_kv::{Background, Batch, Database, Durability, Error, Index, Options, fs::MemoryFs};
-use std::{path::Path, sync::Arc};
+use babu_kv::{
+    Background, Batch, Database, Durability, Error, Index, Options,
+    fs::{FaultyFs, MemoryFs},
+};
+use std::{
+    path::Path,
+    sync::{Arc, Condvar, Mutex},
+    thread,
+    time::Duration,
+};
 
 fn open(operations_max: u64) -> (Database, Index) {
     let options = Options {
@@ -117,4 +125,43 @@ fn a_caller_with_a_clock_sets_the_limit_by_time() {
     assert_eq!(database.release_snapshots_before(noted.sequence()), 1);
     assert!(is_too_old(old.get(&index, b"x"), old.sequence()));
     assert!(noted.get(&index, &1u32.to_be_bytes()).unwrap().is_some());
+}
+
+/// Beside a compaction each sync may have to wait for what that writes. The log, the manifest and
+/// CURRENT wait together.
+#[test]
+fn a_checkpoint_waits_for_all_its_syncs_at_once() {
+    let faulty = FaultyFs::new(Arc::new(MemoryFs::new()));
+    let options = Options {
+        fs: Arc::new(faulty.clone()),
+        ..Options::default()
+    };
+    let database = Database::open(Path::new("/db"), options).unwrap();
+    let index = database.index("index").unwrap();
+    let mut batch = Batch::new();
+    batch.put(&index, b"key", b"value");
+    database.commit(batch).unwrap();
+    // The next segment of the log is made ahead.
+    while database.stats().log_spare_bytes == 0 {
+        thread::yield_now();
+    }
+    let syncs = Arc::new((Mutex::new((0, true)), Condvar::new()));
+    let seen = syncs.clone();
+    faulty.after_sync(move || {
+        // Zeros for the next segment of the log.
+        if thread::current().name() == Some("babu-log") {
+            return;
+        }
+        let (state, changed) = &*seen;
+        let mut state = state.lock().unwrap();
+        state.0 += 1;
+        changed.notify_all();
+        let limit = Duration::from_secs(20);
+        let waited = changed.wait_timeout_while(state, limit, |state| state.0 < 3);
+        let (mut state, timeout) = waited.unwrap();
+        state.1 &= !timeout.timed_out();
+    });
+    database.checkpoint(Path::new("/copy")).unwrap();
+    faulty.after_sync(|| {});
+    assert_eq!(*syncs.0.lock().unwrap(), (3, true));
 }

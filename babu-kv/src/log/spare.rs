@@ -172,13 +172,14 @@ impl Spares {
         self.changed.notify_one();
     }
 
-    /// Ends `keep_ready`. None is made from now on unless it is taken at once.
+    /// Ends `keep_ready`. None is made from now on unless it is taken at once: the folder may belong
+    /// to somebody else soon, whose numbers go on where these end.
     pub(crate) fn stop(&self) {
-        let mut shelf = self.shelf.lock();
-        shelf.stopped = true;
-        let spare = shelf.spare.take();
-        drop(shelf);
+        self.shelf.lock().stopped = true;
         self.changed.notify_all();
+        // Waits for the one that is just being made, which is removed by whoever makes it.
+        let _making = self.making.lock();
+        let spare = self.shelf.lock().spare.take();
         if let Some(segment) = spare {
             segment.remove(&*self.fs);
         }
@@ -192,7 +193,7 @@ mod tests {
         fs::{Crash, Fault, FaultyFs, MemoryFs},
         log::writer::LogWriter,
     };
-    use std::{io::ErrorKind, path::Path};
+    use std::{io::ErrorKind, path::Path, sync::mpsc, time::Duration};
 
     const DIR: &str = "/db";
 
@@ -279,6 +280,33 @@ mod tests {
         spares.prepare().unwrap();
         assert_eq!(spares.take(None).unwrap().ahead, 0);
         assert_eq!(memory.used_bytes(), 0);
+    }
+
+    /// A checkpoint makes one ahead while the database is closed.
+    #[test]
+    fn it_is_stopped_when_the_one_that_is_being_made_is_gone() {
+        let (spares, fs) = spares();
+        let spares = Arc::new(spares);
+        let (stopped, is_stopped) = mpsc::channel();
+        let (own, is_stopped) = (spares.clone(), std::sync::Mutex::new(is_stopped));
+        let memory = fs.clone();
+        let once = std::sync::Once::new();
+        fs.after_sync(move || {
+            once.call_once(|| {
+                let (own, memory, stopped) = (own.clone(), memory.clone(), stopped.clone());
+                std::thread::spawn(move || {
+                    own.stop();
+                    stopped.send(files(&memory)).unwrap();
+                });
+                // Long enough for a stop that does not wait. One that waits goes on after this.
+                let is_stopped = is_stopped.lock().unwrap();
+                let early = is_stopped.recv_timeout(Duration::from_millis(300));
+                assert_eq!(early, Err(mpsc::RecvTimeoutError::Timeout));
+            });
+        });
+        spares.prepare().unwrap();
+        spares.stop();
+        assert_eq!(files(&fs), [] as [String; 0]);
     }
 
     #[test]

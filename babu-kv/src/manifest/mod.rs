@@ -44,16 +44,34 @@ pub(crate) fn read_file(fs: &dyn Fs, path: &Path) -> Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// Points CURRENT of `dir` to manifest `number`, durably.
-fn set_current(fs: &dyn Fs, dir: &Path, number: u64) -> Result<()> {
-    let temporary = dir.join("CURRENT.new");
-    let file = fs.open(&temporary, Open::Create).at("create", &temporary)?;
-    file.write_at(format::encode_current(number).as_bytes(), 0)
-        .at("write", &temporary)?;
-    file.sync_data().at("sync", &temporary)?;
-    fs.rename(&temporary, &dir.join(format::CURRENT))
-        .at("rename", &temporary)?;
-    fs.sync_dir(dir).at("sync", dir)
+/// A manifest, and what will be CURRENT: written, but not durable yet.
+pub(crate) struct Draft<'a> {
+    fs: &'a dyn Fs,
+    dir: &'a Path,
+    manifest: Manifest,
+    current: Arc<dyn File>,
+    current_path: PathBuf,
+}
+
+impl Draft<'_> {
+    pub(crate) fn sync_manifest(&self) -> Result<()> {
+        let path = &self.manifest.path;
+        self.manifest.file.sync_data().at("sync", path)
+    }
+
+    pub(crate) fn sync_current(&self) -> Result<()> {
+        self.current.sync_data().at("sync", &self.current_path)
+    }
+
+    /// Points CURRENT to it, durably. Both files must be durable, with their names and all that the
+    /// manifest names.
+    pub(crate) fn make_current(self) -> Result<Manifest> {
+        self.fs
+            .rename(&self.current_path, &self.dir.join(format::CURRENT))
+            .at("rename", &self.current_path)?;
+        self.fs.sync_dir(self.dir).at("sync", self.dir)?;
+        Ok(self.manifest)
+    }
 }
 
 /// Takes an edit into the names of indices; gives the highest number in it.
@@ -70,9 +88,24 @@ impl Manifest {
         fs: &dyn Fs,
         dir: &Path,
         number: u64,
-        mut first: Edit,
+        first: Edit,
         indices: BTreeMap<String, u32>,
     ) -> Result<Manifest> {
+        let draft = Manifest::draft(fs, dir, number, first, indices)?;
+        draft.sync_manifest()?;
+        draft.sync_current()?;
+        fs.sync_dir(dir).at("sync", dir)?;
+        draft.make_current()
+    }
+
+    /// Writes a manifest that says everything.
+    pub(crate) fn draft<'a>(
+        fs: &'a dyn Fs,
+        dir: &'a Path,
+        number: u64,
+        mut first: Edit,
+        indices: BTreeMap<String, u32>,
+    ) -> Result<Draft<'a>> {
         first.version = Some(format::VERSION);
         first.indices = indices
             .iter()
@@ -84,11 +117,15 @@ impl Manifest {
         let file = fs.open(&path, Open::Create).at("create", &path)?;
         let record = format::encode_record(&first.encode(), number, 0);
         file.write_at(&record, 0).at("write", &path)?;
-        file.sync_data().at("sync", &path)?;
-        fs.sync_dir(dir).at("sync", dir)?;
-        set_current(fs, dir, number)?;
+        let current_path = dir.join("CURRENT.new");
+        let current = fs
+            .open(&current_path, Open::Create)
+            .at("create", &current_path)?;
+        current
+            .write_at(format::encode_current(number).as_bytes(), 0)
+            .at("write", &current_path)?;
         let length = record.len() as u64;
-        Ok(Manifest {
+        let manifest = Manifest {
             number,
             file,
             path,
@@ -98,6 +135,13 @@ impl Manifest {
             rewrite_bytes: u64::MAX,
             indices,
             last_index: last_index.unwrap_or(0),
+        };
+        Ok(Draft {
+            fs,
+            dir,
+            manifest,
+            current,
+            current_path,
         })
     }
 

@@ -71,6 +71,9 @@ impl Version {
         if !edit.prefixes.is_empty() {
             Arc::make_mut(&mut next.prefixes).extend(edit.prefixes.iter().copied());
         }
+        if edit.dropped.iter().any(|id| next.prefixes.contains_key(id)) {
+            Arc::make_mut(&mut next.prefixes).retain(|id, _| !edit.dropped.contains(id));
+        }
         Ok(next)
     }
 
@@ -121,4 +124,28 @@ pub(crate) fn within<'a>(level: &'a [Arc<Table>], range: &crate::keys::Range) ->
         None => level.len(),
     };
     level.get(from..to).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{fs::MemoryFs, options::Options};
+    use std::path::Path;
+
+    #[test]
+    fn nothing_is_left_of_a_dropped_index() {
+        let options = Options::simulated(Arc::new(MemoryFs::new()));
+        let tables = Arc::new(Tables::new(options.fs.clone(), Path::new("/db"), &options));
+        let declared = Edit {
+            prefixes: vec![(1, 4), (2, 8)],
+            ..Edit::default()
+        };
+        let dropped = Edit {
+            dropped: vec![1],
+            ..Edit::default()
+        };
+        let version = Version::default().apply(&declared, &tables).unwrap();
+        let version = version.apply(&dropped, &tables).unwrap();
+        assert_eq!(version.as_edit().prefixes, [(2, 8)]);
+    }
 }

@@ -116,7 +116,7 @@ impl Readers {
         self.bytes.fetch_add(bytes, Relaxed);
         open.slots.insert(number, (slot.clone(), bytes));
         drop(open);
-        self.shrink();
+        drop(self.shrink());
         Ok(Opened(Guard::from_inner(Some(reader))))
     }
 
@@ -173,24 +173,25 @@ impl Readers {
         !closed.is_empty()
     }
 
-    /// Sets how many bytes open tables may hold. One stays open whatever its size.
-    pub(crate) fn resize(&self, bytes_max: usize) {
+    /// Sets how many bytes open tables may hold. One stays open whatever its size. Gives those that
+    /// are closed by it, for the caller to drop without a lock.
+    #[must_use]
+    pub(crate) fn resize(&self, bytes_max: usize) -> Vec<Arc<Reader>> {
         self.bytes_max.store(bytes_max, Relaxed);
-        self.shrink();
+        self.shrink()
     }
 
-    fn shrink(&self) {
+    fn shrink(&self) -> Vec<Arc<Reader>> {
         let bytes_max = self.bytes_max.load(Relaxed);
+        let mut closed = Vec::new();
         if self.bytes() <= bytes_max {
-            return;
+            return closed;
         }
         let mut open = self.open.lock();
-        let mut closed = Vec::new();
         while self.bytes() > bytes_max && open.slots.len() > 1 {
-            closed.push(self.close_one(&mut open));
+            closed.extend(self.close_one(&mut open).flatten());
         }
-        drop(open);
-        drop(closed);
+        closed
     }
 
     /// Bytes that open tables hold.
