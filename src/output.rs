@@ -194,7 +194,8 @@ pub fn orphans(report: &Orphans) -> String {
     lines.join("\n")
 }
 
-fn table(head: &[&str]) -> Table {
+/// An empty table with a head.
+pub fn table(head: &[&str]) -> Table {
     let mut table = Table::new();
     table.load_style(presets::NOTHING);
     table.set_header(head);

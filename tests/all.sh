@@ -147,7 +147,7 @@ export -f memcheck
 export logs
 step babu-kv-memcheck 300 bash -c 'memcheck babu_kv memtable && memcheck model'
 
-for name in layering simulation locks cleanliness command mount coherence acl desktop corruption full_disk kill pjdfstest fsx lossy; do
+for name in layering simulation locks cleanliness command mount coherence acl quota desktop corruption full_disk kill pjdfstest fsx lossy; do
     program=$(sed -n "s|^$PWD/tests \(.*/$name-[0-9a-f]*\)$|\1|p" "$logs/programs")
     step "$name" 1200 env -C tests "${program:-false}" --test-threads=1 --nocapture
 done

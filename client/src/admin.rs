@@ -13,6 +13,7 @@ use xtfs_protocol::directory::{DirectoryOp, DirectoryReply, ServiceInfo, Service
 use xtfs_protocol::ids::{Ino, ObjectId, ServiceId, VolumeId};
 use xtfs_protocol::meta::{Caller, FileSummary, MetaOp, MetaReply, VolumeInfo};
 use xtfs_protocol::object::{DamagedObject, ObjectOp, ObjectReply, ObjectSummary, OsdSpace};
+use xtfs_protocol::quota::{QuotaEntry, QuotaLimits, QuotaMismatch, QuotaSubject};
 use xtfs_protocol::transport::{Connection, Connector};
 use xtfs_protocol::{Call, Code, Error, Reply, Request, Result, Retry};
 
@@ -29,6 +30,9 @@ const DEADLINE_MS: u32 = 15_000;
 
 /// Time for one page of verified objects, in milliseconds.
 const VERIFY_DEADLINE_MS: u32 = 120_000;
+
+/// Time for a count of all inodes, in milliseconds.
+const COUNT_DEADLINE_MS: u32 = 3_600_000;
 
 /// An administrator's view of a cell. Cheap to clone.
 #[derive(Clone)]
@@ -128,6 +132,71 @@ impl Admin {
         match self.ask_meta(op, "delete volume").await? {
             MetaReply::Done => Ok(()),
             _ => Err(unexpected("delete volume")),
+        }
+    }
+
+    /// What the subjects of a volume use and may use.
+    ///
+    /// # Errors
+    /// [`Code::NotFound`] when there is no volume of that name.
+    pub async fn quotas(&self, volume: &str) -> Result<Vec<QuotaEntry>> {
+        let mut all: Vec<QuotaEntry> = Vec::new();
+        loop {
+            let op = MetaOp::ListQuotas {
+                volume: volume.to_owned(),
+                after: all.last().map(|entry| entry.subject),
+                limit: MetaOp::PAGE_ENTRIES_MAX,
+            };
+            match self.ask_meta(op, "list quotas").await? {
+                MetaReply::Quotas { entries, end } => {
+                    let done = end || entries.is_empty();
+                    all.extend(entries);
+                    if done {
+                        return Ok(all);
+                    }
+                }
+                _ => return Err(unexpected("list quotas")),
+            }
+        }
+    }
+
+    /// Sets what a subject may use, durably; empty limits remove them.
+    ///
+    /// # Errors
+    /// [`Code::NotFound`] when there is no volume of that name.
+    pub async fn set_quota(
+        &self,
+        volume: &str,
+        subject: QuotaSubject,
+        limits: QuotaLimits,
+    ) -> Result<()> {
+        let op = MetaOp::SetQuota {
+            volume: volume.to_owned(),
+            subject,
+            limits,
+        };
+        match self.ask_meta(op, "set quota").await? {
+            MetaReply::Done => Ok(()),
+            _ => Err(unexpected("set quota")),
+        }
+    }
+
+    /// Counts every inode of a volume. Returns how many there are, and the subjects whose recorded
+    /// usage is wrong.
+    ///
+    /// # Errors
+    /// [`Code::NotFound`] when there is no volume of that name, [`Code::Corrupt`] for an inode that
+    /// cannot be read.
+    pub async fn check_quotas(&self, volume: &str) -> Result<(u64, Vec<QuotaMismatch>)> {
+        let op = MetaOp::CheckQuotas {
+            volume: volume.to_owned(),
+        };
+        let caller = Caller::root();
+        let request = Request::Meta { caller, op };
+        match ask(self.connector.mrc().as_ref(), request, COUNT_DEADLINE_MS).await {
+            Ok(Reply::Meta(MetaReply::QuotasChecked { inodes, wrong })) => Ok((inodes, wrong)),
+            Ok(_) => Err(unexpected("check quotas")),
+            Err(error) => Err(error.within("mrc: check quotas")),
         }
     }
 

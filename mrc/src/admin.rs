@@ -72,6 +72,30 @@ impl Shared {
                 self.deletions.notify_one();
                 Ok(MetaReply::Done)
             }
+            MetaOp::SetQuota {
+                volume,
+                subject,
+                limits,
+            } => {
+                let volume = self.catalog.by_name(&volume)?;
+                self.blocking("setting a quota", move || volume.set_quota(subject, limits))
+                    .await?;
+                Ok(MetaReply::Done)
+            }
+            MetaOp::ListQuotas {
+                volume,
+                after,
+                limit,
+            } => {
+                let volume = self.catalog.by_name(&volume)?;
+                self.blocking("listing quotas", move || volume.quotas(after, limit))
+                    .await
+            }
+            MetaOp::CheckQuotas { volume } => {
+                let volume = self.catalog.by_name(&volume)?;
+                self.blocking("counting inodes", move || volume.check_quotas())
+                    .await
+            }
             MetaOp::ListFiles {
                 volume,
                 after,

@@ -10,7 +10,7 @@
 //! deleted   sequence u64 BE                               DeletedRecord
 //! sessions  session 16 bytes                              SessionRecord
 //!           session 16 bytes | sequence u64 BE            kept reply (rkyv, behind a version byte)
-//! usage     'v'                                           Usage of the whole volume
+//! usage     see `quota`                                   Usage, limits
 //! settings  "volume" | "counters"                         VolumeRecord | Counters
 //! ```
 //!
@@ -61,8 +61,6 @@ impl Table {
     }
 }
 
-/// Key of the volume's usage.
-pub(crate) const USAGE_VOLUME: &[u8] = b"v";
 /// Key of the volume's identity and defaults.
 pub(crate) const SETTING_VOLUME: &[u8] = b"volume";
 /// Key of the volume's counters.

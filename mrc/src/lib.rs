@@ -15,7 +15,7 @@
 //!   whatever restarts in between.
 //!
 //! Read in this order:
-//! - `keys`, `records`, `inode`, `codec` — the bytes of a volume;
+//! - `keys`, `records`, `inode`, `acl`, `quota`, `codec` — the bytes of a volume;
 //! - `view`, `step` — what a namespace operation does, without I/O;
 //! - `volume`, `database`, `replies`, `session`, `lease`, `locks` — one volume at work;
 //! - `directory`, `placement` — the services, and where new files go;
@@ -37,6 +37,7 @@ mod lease;
 mod lingering;
 mod locks;
 mod placement;
+mod quota;
 mod records;
 mod replies;
 mod server;

@@ -256,6 +256,9 @@ impl Shared {
             MetaOp::CreateVolume { .. }
             | MetaOp::DeleteVolume { .. }
             | MetaOp::ListVolumes
+            | MetaOp::SetQuota { .. }
+            | MetaOp::ListQuotas { .. }
+            | MetaOp::CheckQuotas { .. }
             | MetaOp::ListFiles { .. } => self.administer(origin, op).await,
             MetaOp::OpenSession {
                 volume,
@@ -452,10 +455,15 @@ impl Shared {
 
     fn statfs(&self, volume: &Volume) -> Result<MetaReply> {
         let (total_bytes, free_bytes) = self.directory.space();
+        let info = volume.info()?;
+        // A volume with a quota looks like a disk of that size.
+        let limits = volume.own_limits();
+        let most = limits.bytes_hard.unwrap_or(u64::MAX);
         Ok(MetaReply::Statfs(Space {
-            total_bytes,
-            free_bytes,
-            used_inodes: volume.info()?.used_inodes,
+            total_bytes: total_bytes.min(most),
+            free_bytes: free_bytes.min(most.saturating_sub(info.used_bytes)),
+            used_inodes: info.used_inodes,
+            inodes_max: limits.inodes_hard,
         }))
     }
 

@@ -34,6 +34,7 @@ pub mod lock;
 pub mod message;
 pub mod meta;
 pub mod object;
+pub mod quota;
 pub mod time;
 pub mod transport;
 

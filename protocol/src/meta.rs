@@ -16,6 +16,7 @@ use xtfs_layout::Layout;
 use crate::capability::Capability;
 use crate::ids::{Ino, ServiceId, SessionId, VolumeId};
 use crate::lock::{FileLock, LockKind, LockRange, LockState, LockTarget};
+use crate::quota::{QuotaEntry, QuotaLimits, QuotaMismatch, QuotaSubject};
 use crate::time::Time;
 
 /// Name of a directory entry: 1 to 255 bytes, no NUL, no slash, not `.` or `..`.
@@ -558,6 +559,36 @@ pub enum MetaOp {
         /// These are the last ones.
         end: bool,
     },
+    /// Takes back what the session wrote behind the end of a file and was not allowed to tell.
+    /// Answer: [`MetaReply::Truncated`].
+    TakeBack {
+        /// Inode.
+        ino: Ino,
+    },
+    /// Sets what a subject may use; empty limits remove them. Answer: [`MetaReply::Done`].
+    SetQuota {
+        /// The volume's name.
+        volume: String,
+        /// Whom they bind.
+        subject: QuotaSubject,
+        /// What is allowed.
+        limits: QuotaLimits,
+    },
+    /// Limits and usage by subject. Answer: [`MetaReply::Quotas`].
+    ListQuotas {
+        /// The volume's name.
+        volume: String,
+        /// Continue behind this subject; none starts.
+        after: Option<QuotaSubject>,
+        /// Most subjects wanted, 1 to [`MetaOp::PAGE_ENTRIES_MAX`].
+        limit: u32,
+    },
+    /// Counts every inode of the volume, at one moment, and compares. Takes about a second for a
+    /// million of them. Answer: [`MetaReply::QuotasChecked`].
+    CheckQuotas {
+        /// The volume's name.
+        volume: String,
+    },
     /// The files that exist, in order of inode number, for scrub and cleanup.
     /// Answer: [`MetaReply::Files`].
     ListFiles {
@@ -601,6 +632,8 @@ pub struct Space {
     pub free_bytes: u64,
     /// Inodes in use.
     pub used_inodes: u64,
+    /// Most inodes that a quota of the volume allows.
+    pub inodes_max: Option<u64>,
 }
 
 /// Answer of an MRC.
@@ -651,6 +684,20 @@ pub enum MetaReply {
         files: Vec<FileSummary>,
         /// Nothing follows.
         end: bool,
+    },
+    /// Limits and usage.
+    Quotas {
+        /// By subject, in order.
+        entries: Vec<QuotaEntry>,
+        /// Nothing follows.
+        end: bool,
+    },
+    /// What a count of all inodes gave.
+    QuotasChecked {
+        /// Inodes counted.
+        inodes: u64,
+        /// What is recorded wrongly, at most [`MetaOp::PAGE_ENTRIES_MAX`] of it.
+        wrong: Vec<QuotaMismatch>,
     },
 }
 

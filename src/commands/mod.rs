@@ -11,6 +11,7 @@ mod mkfs;
 mod mount;
 mod mrc;
 mod osd;
+mod quota;
 mod rmfs;
 mod scrub;
 mod status;
@@ -39,7 +40,7 @@ use crate::logging;
 EXIT CODES:
     0   done
     1   failed; the last line on stderr says what, why, and what to do
-    2   xtfs scrub: something is damaged
+    2   xtfs scrub: something is damaged; xtfs quota check: something is recorded wrongly
     3   xtfs scrub, xtfs cleanup: an OSD could not be checked to its end
     64  the command line could not be understood
 
@@ -91,6 +92,8 @@ enum Command {
     Mount(mount::Mount),
     InstallHelpers(install_helpers::InstallHelpers),
     Ls(ls::Ls),
+    #[command(subcommand)]
+    Quota(quota::Quota),
     Rmfs(rmfs::Rmfs),
     Status(status::Status),
     Scrub(scrub::Scrub),
@@ -111,6 +114,7 @@ pub fn run(cli: Cli) -> Result<ExitCode> {
         Command::Mount(command) => command.run(process),
         Command::InstallHelpers(command) => command.run(process),
         Command::Ls(command) => command.run(process),
+        Command::Quota(command) => command.run(process),
         Command::Rmfs(command) => command.run(process),
         Command::Status(command) => command.run(process),
         Command::Scrub(command) => command.run(process),

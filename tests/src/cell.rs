@@ -317,6 +317,21 @@ impl TestCell {
         outcome(&mut command, SCRUB_LIMIT)
     }
 
+    /// `xtfs quota SUBCOMMAND` on the volume, with the arguments behind it; what it prints.
+    ///
+    /// # Panics
+    /// When it fails.
+    pub fn quota(&self, arguments: &[&str]) -> String {
+        let (subcommand, rest) = arguments.split_first().expect("a subcommand");
+        let mut command = self.xtfs(&["quota", subcommand]);
+        if self.plan.separate {
+            command.arg("--cell").arg(self.home()).arg(VOLUME);
+        } else {
+            command.arg("--data").arg(&self.plan.data).arg("main");
+        }
+        run(command.args(rest), LIMIT)
+    }
+
     /// # Panics
     /// When a scrub finds damage.
     pub fn assert_scrub_clean(&self) {

@@ -12,7 +12,7 @@ use tokio::time::{Instant, MissedTickBehavior};
 use xtfs_protocol::ids::{Ino, ObjectId};
 use xtfs_protocol::meta::{Caller, FileUpdate, MetaOp};
 use xtfs_protocol::object::{ObjectOp, ObjectReply, Stability};
-use xtfs_protocol::{Code, Error, Result};
+use xtfs_protocol::{Code, Error, Result, Retry};
 
 use super::access::{Need, unexpected_from_osd};
 use crate::cache::object::ObjectBuffer;
@@ -357,12 +357,24 @@ impl Inner {
         }
     }
 
-    /// Tells the MRC size and times of what arrived.
+    /// Tells the MRC size and times of what arrived. Where it refuses for good, what was written
+    /// behind the end is taken back: it must not show when the file is made longer later.
     pub(crate) async fn update(
         self: &Arc<Self>,
         inode: &Arc<Inode>,
         deadline: Instant,
     ) -> Result<()> {
+        let told = self.tell(inode, deadline).await;
+        if let Err(error) = &told
+            && is_final(error)
+            && let Err(error) = self.take_back_refused(inode, deadline).await
+        {
+            tracing::warn!(ino = inode.ino, %error, "refused bytes could not be taken back");
+        }
+        told
+    }
+
+    async fn tell(self: &Arc<Self>, inode: &Arc<Inode>, deadline: Instant) -> Result<()> {
         let _flush = within(deadline, inode.flushing.lock()).await?;
         let _turn = within(deadline, inode.turn.read()).await?;
         let (pending, epoch) = {
@@ -416,7 +428,7 @@ impl Inner {
             }
             Err(error) => {
                 state.pending.allocated = state.pending.allocated.saturating_add(pending.allocated);
-                if error.retry == xtfs_protocol::Retry::Never && error.code != Code::TimedOut {
+                if is_final(&error) {
                     // It will not be accepted later either.
                     state.pending = Pending::default();
                 }
@@ -438,6 +450,11 @@ impl Inner {
             dirty.remove(&inode.ino);
         }
     }
+}
+
+/// Will it not be accepted later either?
+fn is_final(error: &Error) -> bool {
+    error.retry == Retry::Never && error.code != Code::TimedOut
 }
 
 /// Takes what was told from what is pending.

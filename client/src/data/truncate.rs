@@ -62,6 +62,23 @@ impl Inner {
         Err(Error::new(Code::TimedOut, text))
     }
 
+    /// Drops what was written behind the end that the MRC knows, here and on the OSDs.
+    pub(super) async fn take_back_refused(
+        self: &Arc<Self>,
+        inode: &Arc<Inode>,
+        deadline: Instant,
+    ) -> Result<()> {
+        let _turn = within(deadline, inode.turn.write()).await?;
+        let mark = self.mark();
+        let op = MetaOp::TakeBack { ino: inode.ino };
+        let reply = self.session.meta(&Caller::root(), op).await?;
+        let MetaReply::Truncated(opened) = reply else {
+            return Err(unexpected());
+        };
+        self.install(inode, *opened, mark, After::SetSize);
+        self.carry_cut(inode, deadline).await
+    }
+
     /// Tells what a truncation of a file that is not open changed, and lets its capability go.
     async fn settle_closed(self: &Arc<Self>, inode: &Arc<Inode>) -> Result<()> {
         let deadline = self.session.deadline();

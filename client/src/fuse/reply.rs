@@ -126,10 +126,13 @@ pub(crate) fn directory_stub(ino: INodeNo) -> FileAttr {
     }
 }
 
-/// Room, in blocks. Inodes are bounded by nothing but room.
+/// Room, in blocks. Inodes are bounded by nothing but room, or by a quota.
 pub(crate) fn space(space: &Space, reply: ReplyStatfs) {
     let blocks = |bytes: u64| bytes / u64::from(BLOCK_BYTES);
-    let free_inodes = blocks(space.free_bytes);
+    let allowed = space.inodes_max.unwrap_or(u64::MAX);
+    let free_inodes = allowed
+        .saturating_sub(space.used_inodes)
+        .min(blocks(space.free_bytes));
     reply.statfs(
         blocks(space.total_bytes),
         blocks(space.free_bytes),

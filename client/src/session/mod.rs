@@ -401,6 +401,7 @@ fn is_change(op: &MetaOp) -> bool {
         | MetaOp::Create { .. }
         | MetaOp::Release { .. }
         | MetaOp::Update { .. }
+        | MetaOp::TakeBack { .. }
         | MetaOp::Setxattr { .. }
         | MetaOp::Removexattr { .. }
         | MetaOp::SetLock { .. }

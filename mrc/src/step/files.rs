@@ -284,7 +284,7 @@ impl Transaction<'_> {
 
     /// Only who has the file open for writing, or might open it so, reports about its content.
     /// A host is believed about what its kernel has open.
-    fn need_writer(&self, inode: &Inode) -> Result<()> {
+    pub(super) fn need_writer(&self, inode: &Inode) -> Result<()> {
         if self.context.trusted || self.held(inode).write {
             return Ok(());
         }

@@ -7,6 +7,7 @@
 //! - [`attributes`], [`xattrs`] — what inodes carry;
 //! - [`files`] — opening, truncating, updating and reclaiming regular files;
 //! - [`tails`] — what lost writers left behind the end of a file;
+//! - [`usage`] — what is counted, and for whom;
 //! - [`listing`] — pages of directories and of the volume.
 
 mod acls;
@@ -20,6 +21,7 @@ mod tails;
 #[cfg(test)]
 pub(crate) mod tests;
 mod transaction;
+mod usage;
 mod xattrs;
 
 use xtfs_protocol::ids::{Ino, SessionId, VolumeId};
@@ -27,10 +29,12 @@ use xtfs_protocol::meta::{Caller, MetaOp, MetaReply, Placement};
 use xtfs_protocol::time::Time;
 use xtfs_protocol::{Code, Error, Result};
 
+use crate::quota::Limits;
 use crate::view::{Change, View};
 
 pub(crate) use listing::list_files;
-pub(crate) use transaction::{Transaction, counters, usage};
+pub(crate) use transaction::{Transaction, counters};
+pub(crate) use usage::{Usages, all, recount, usage};
 
 /// Most hard links of a file.
 pub(crate) const LINKS_MAX: u32 = 65_000;
@@ -52,6 +56,7 @@ pub(crate) struct Context<'a> {
     /// Where a new file would go.
     pub placement: &'a Result<Placement>,
     pub open: &'a dyn OpenFiles,
+    pub limits: &'a Limits,
 }
 
 /// What is known about files that sessions hold open.
@@ -127,6 +132,7 @@ pub(crate) const fn is_change(op: &MetaOp) -> bool {
             | MetaOp::Open { .. }
             | MetaOp::Release { .. }
             | MetaOp::Update { .. }
+            | MetaOp::TakeBack { .. }
             | MetaOp::Setxattr { .. }
             | MetaOp::Removexattr { .. }
     )
@@ -143,7 +149,7 @@ pub(crate) fn step(
 ) -> Result<(MetaReply, Changes)> {
     let mut transaction = Transaction::new(view, context);
     let reply = transaction.run(op)?;
-    Ok((reply, transaction.finish()))
+    transaction.finish().map(|changes| (reply, changes))
 }
 
 impl Transaction<'_> {
@@ -191,6 +197,7 @@ impl Transaction<'_> {
             MetaOp::Open { ino, open } => self.open(*ino, *open),
             MetaOp::Release { ino } => self.release(*ino),
             MetaOp::Update { ino, update } => self.update(*ino, update),
+            MetaOp::TakeBack { ino } => self.take_back(*ino),
             MetaOp::Readdir {
                 ino,
                 after,
@@ -220,6 +227,9 @@ impl Transaction<'_> {
             | MetaOp::CancelLock { .. }
             | MetaOp::GetLock { .. }
             | MetaOp::ReclaimLocks { .. }
+            | MetaOp::SetQuota { .. }
+            | MetaOp::ListQuotas { .. }
+            | MetaOp::CheckQuotas { .. }
             | MetaOp::ListFiles { .. } => Err(Error::new(
                 Code::Protocol,
                 "not an operation on the namespace",

@@ -7,11 +7,14 @@
 //! that it raises also keeps out what the lost writer may still have on its way, and tells it,
 //! should it come back, that it lost something.
 //!
+//! The same happens when a session is not allowed to tell what it has sent, because of a quota.
+//!
 //! Every file carries the epoch of the session that became its writer last. It costs nothing when a
 //! session opens its own files again or those of a session that ended in order.
 
 use xtfs_protocol::Result;
-use xtfs_protocol::meta::PendingCut;
+use xtfs_protocol::ids::Ino;
+use xtfs_protocol::meta::{MetaReply, PendingCut};
 
 use super::files::file_mut;
 use super::transaction::Transaction;
@@ -55,16 +58,39 @@ impl Transaction<'_> {
                 }
                 _ => size,
             };
-            file.epoch += 1;
-            file.fenced = file.epoch;
-            file.last_writer = session;
-            let pending = file.pending_cut;
-            file.pending_cut = Some(PendingCut {
-                epoch: file.epoch,
-                size: pending.map_or(end, |cut| cut.size.min(end)),
-                told: pending.is_some_and(|cut| cut.told),
-            });
+            self.cut_tail(inode, end)?;
         }
+        Ok(())
+    }
+
+    /// The asking session was not allowed to tell what it wrote behind the end of a file.
+    pub(super) fn take_back(&mut self, ino: Ino) -> Result<MetaReply> {
+        let mut inode = self.inode(ino)?;
+        self.need_writer(&inode)?;
+        let open = self.context.open;
+        if open.is_written_elsewhere(ino) || open.may_have_told_more() {
+            file_mut(&mut inode)?.last_writer = SEVERAL_WRITERS;
+        } else {
+            let end = inode.size;
+            self.cut_tail(&mut inode, end)?;
+        }
+        let opened = self.opened_for_cut(&mut inode)?;
+        self.put_inode(inode);
+        Ok(MetaReply::Truncated(Box::new(opened)))
+    }
+
+    fn cut_tail(&mut self, inode: &mut Inode, end: u64) -> Result<()> {
+        let file = file_mut(inode)?;
+        file.epoch += 1;
+        file.fenced = file.epoch;
+        file.last_writer = self.context.session_epoch;
+        let pending = file.pending_cut;
+        file.pending_cut = Some(PendingCut {
+            epoch: file.epoch,
+            size: pending.map_or(end, |cut| cut.size.min(end)),
+            told: pending.is_some_and(|cut| cut.told),
+        });
+        self.wait_durable();
         Ok(())
     }
 }

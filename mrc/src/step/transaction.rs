@@ -6,12 +6,14 @@ use std::ops::Bound;
 
 use xtfs_protocol::ids::Ino;
 use xtfs_protocol::meta::{Entry, Lease, LeaseKind};
+use xtfs_protocol::quota::QuotaSubject;
 use xtfs_protocol::{Code, Error, Result};
 
+use super::usage::Counted;
 use super::{Changes, Context, Effect};
 use crate::inode::{Body, Directory, Inode};
 use crate::keys::{self, Table};
-use crate::records::{Counters, DeletedRecord, DirentRecord, Usage};
+use crate::records::{Counters, DeletedRecord, DirentRecord};
 use crate::view::{Change, View};
 
 /// First and longest run of inode numbers that a directory takes for its children.
@@ -29,7 +31,7 @@ pub(crate) struct Transaction<'a> {
     pub(super) context: &'a Context<'a>,
     inodes: BTreeMap<Ino, Edited>,
     counters: Option<Counters>,
-    usage: Option<Usage>,
+    pub(super) usages: BTreeMap<QuotaSubject, Counted>,
     changes: Vec<Change>,
     durable: bool,
     reclaims: bool,
@@ -44,14 +46,6 @@ pub(crate) fn counters(view: &dyn View) -> Result<Counters> {
     }
 }
 
-/// What a volume holds.
-pub(crate) fn usage(view: &dyn View) -> Result<Usage> {
-    match view.get(Table::Usage, keys::USAGE_VOLUME)? {
-        Some(bytes) => Usage::decode(&bytes),
-        None => Err(Error::new(Code::Corrupt, "the volume has no usage record")),
-    }
-}
-
 impl<'a> Transaction<'a> {
     pub fn new(view: &'a dyn View, context: &'a Context<'a>) -> Self {
         Self {
@@ -59,7 +53,7 @@ impl<'a> Transaction<'a> {
             context,
             inodes: BTreeMap::new(),
             counters: None,
-            usage: None,
+            usages: BTreeMap::new(),
             changes: Vec::new(),
             durable: false,
             reclaims: false,
@@ -67,8 +61,9 @@ impl<'a> Transaction<'a> {
         }
     }
 
-    /// Everything that was changed.
-    pub fn finish(mut self) -> Changes {
+    /// Everything that was changed; refused when it is more than quotas allow.
+    pub fn finish(mut self) -> Result<Changes> {
+        self.settle_usage()?;
         let touched = self.inodes.keys().copied().collect();
         for (ino, edited) in &self.inodes {
             let value = match edited {
@@ -81,13 +76,6 @@ impl<'a> Transaction<'a> {
                 value,
             });
         }
-        if let Some(usage) = self.usage {
-            self.changes.push(Change {
-                table: Table::Usage,
-                key: keys::USAGE_VOLUME.to_vec(),
-                value: Some(usage.encode()),
-            });
-        }
         if let Some(counters) = self.counters {
             self.changes.push(Change {
                 table: Table::Settings,
@@ -95,13 +83,13 @@ impl<'a> Transaction<'a> {
                 value: Some(counters.encode()),
             });
         }
-        Changes {
+        Ok(Changes {
             changes: self.changes,
             touched,
             durable: self.durable,
             reclaims: self.reclaims,
             effect: self.effect,
-        }
+        })
     }
 
     pub(super) fn view(&self) -> &'a dyn View {
@@ -218,23 +206,6 @@ impl<'a> Transaction<'a> {
         self.counters
             .as_mut()
             .ok_or_else(|| Error::new(Code::Corrupt, "the volume has no counters"))
-    }
-
-    /// Counts an inode that came, went, or changed its size.
-    pub(super) fn count(&mut self, before: Option<&Inode>, after: Option<&Inode>) -> Result<()> {
-        let inodes = |inode: Option<&Inode>| u64::from(inode.is_some());
-        let bytes = |inode: Option<&Inode>| inode.map_or(0, Inode::counted_bytes);
-        if inodes(before) == inodes(after) && bytes(before) == bytes(after) {
-            return Ok(());
-        }
-        let mut usage = match self.usage {
-            Some(usage) => usage,
-            None => usage(self.view)?,
-        };
-        usage.inodes = (usage.inodes + inodes(after)).saturating_sub(inodes(before));
-        usage.bytes = (usage.bytes + bytes(after)).saturating_sub(bytes(before));
-        self.usage = Some(usage);
-        Ok(())
     }
 
     /// A name of an inode was removed: what stays of it.

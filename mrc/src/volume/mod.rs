@@ -8,17 +8,19 @@
 
 mod locks;
 mod open;
+mod quota;
 mod reclaim;
 mod reserve;
 mod sessions;
 #[cfg(test)]
 mod tests;
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use babu_kv::{Batch, Database, Durability};
-use parking_lot::Mutex;
+use parking_lot::{Mutex, RwLock};
 use xtfs_protocol::ids::{Ino, SessionId, VolumeId};
 use xtfs_protocol::meta::{Caller, MetaOp, MetaReply, Placement, VolumeInfo};
 use xtfs_protocol::time::Time;
@@ -29,6 +31,7 @@ use crate::error::database;
 use crate::keys::{self, Table};
 use crate::lease::Leases;
 use crate::locks::Locks;
+use crate::quota::{Limits, NO_LIMITS};
 use crate::records::VolumeRecord;
 use crate::replies;
 use crate::session::{Asking, Kept, Sessions};
@@ -55,6 +58,8 @@ pub(crate) struct Volume {
     tables: Tables,
     number_floor: u64,
     writer: Mutex<()>,
+    /// What subjects may use; changed under the writer.
+    limits: RwLock<Arc<Limits>>,
     sessions: Mutex<Sessions>,
     locks: Mutex<Locks>,
     pub leases: Leases,
@@ -128,7 +133,7 @@ impl Volume {
     /// Runs a reading operation on a snapshot.
     pub fn read(&self, op: &MetaOp, context: &ContextParts<'_>) -> Result<MetaReply> {
         let asking = self.asking(context.session);
-        let context = self.context(context, &asking);
+        let context = self.context(context, &asking, &NO_LIMITS);
         step::step(&self.view(), op, &context).map(|(reply, _)| reply)
     }
 
@@ -140,7 +145,8 @@ impl Volume {
             return self.repeat(change, kept, parts.caller);
         }
         let asking = self.asking(change.session);
-        let context = self.context(parts, &asking);
+        let limits = self.limits.read().clone();
+        let context = self.context(parts, &asking, &limits);
         match step::step(&self.view(), change.op, &context) {
             Ok((reply, changes)) => {
                 self.disk.need_room(change.op, &changes)?;
@@ -286,7 +292,12 @@ impl Volume {
         }
     }
 
-    const fn context<'a>(&self, parts: &ContextParts<'a>, asking: &'a Asking<'a>) -> Context<'a> {
+    const fn context<'a>(
+        &self,
+        parts: &ContextParts<'a>,
+        asking: &'a Asking<'a>,
+        limits: &'a Limits,
+    ) -> Context<'a> {
         Context {
             caller: parts.caller,
             trusted: parts.trusted,
@@ -298,6 +309,7 @@ impl Volume {
             number_floor: self.number_floor,
             placement: parts.placement,
             open: asking,
+            limits,
         }
     }
 }

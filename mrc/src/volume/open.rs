@@ -8,11 +8,12 @@
 use std::collections::BTreeMap;
 use std::ops::Bound;
 use std::path::Path;
+use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use babu_kv::{Batch, Database, Durability};
-use parking_lot::Mutex;
+use parking_lot::{Mutex, RwLock};
 use xtfs_protocol::ids::ROOT_INO;
 use xtfs_protocol::time::Time;
 use xtfs_protocol::{Code, Error, Result};
@@ -20,11 +21,12 @@ use xtfs_protocol::{Code, Error, Result};
 use super::reserve::Disk;
 use super::{Times, Volume};
 use crate::database::{DatabaseView, Tables};
-use crate::error::database;
+use crate::error::{self, database};
 use crate::inode::{Acls, Body, Directory, Inode};
 use crate::keys::{self, Table};
 use crate::lease::Leases;
 use crate::locks::Locks;
+use crate::quota;
 use crate::records::{Counters, SessionRecord, Usage, VolumeRecord};
 use crate::session::{EpochLimits, Sessions};
 use crate::step;
@@ -88,18 +90,17 @@ impl Volume {
             remembered_from: 0,
             lost_before: 0,
         };
-        let usage = Usage {
+        let one = Usage {
             bytes: 0,
             inodes: 1,
         };
         let mut batch = Batch::new();
         let root_key = keys::number(ROOT_INO);
         batch.put(tables.index(Table::Inodes)?, &root_key, &inode.encode());
-        batch.put(
-            tables.index(Table::Usage)?,
-            keys::USAGE_VOLUME,
-            &usage.encode(),
-        );
+        let usage = tables.index(Table::Usage)?;
+        for subject in quota::subjects(&inode) {
+            batch.put(usage, &quota::usage_key(subject), &one.encode());
+        }
         let settings = tables.index(Table::Settings)?;
         batch.put(settings, keys::SETTING_COUNTERS, &counters.encode());
         batch.put(settings, keys::SETTING_VOLUME, &record.encode());
@@ -141,6 +142,11 @@ impl Volume {
             remembered_from: counters.remembered_from,
             lost_before: counters.lost_before,
         };
+        let (usages, subject_limits) = step::all(&view)?;
+        if usages.len() == 1 {
+            // Made when only the volume as a whole was counted.
+            count_anew(&opened, &tables, &view)?;
+        }
         let sessions = restore_sessions(&view, times.session, limits)?;
         drop(view);
         let number_floor = if counters.closed {
@@ -158,6 +164,7 @@ impl Volume {
             number_floor,
             writer: Mutex::new(()),
             locks: Mutex::new(Locks::restored(sessions.ids())),
+            limits: RwLock::new(Arc::new(subject_limits)),
             sessions: Mutex::new(sessions),
             leases: Leases::new(times.lease),
             sweep_due: AtomicBool::new(true),
@@ -187,6 +194,16 @@ impl Volume {
         }
         self.database.clone().close().map_err(database)
     }
+}
+
+fn count_anew(database: &Database, tables: &Tables, view: &dyn View) -> Result<()> {
+    let mut batch = Batch::new();
+    let index = tables.index(Table::Usage)?;
+    for (subject, usage) in step::recount(view)? {
+        batch.put(index, &quota::usage_key(subject), &usage.encode());
+    }
+    let written = database.write(batch, Durability::Synced);
+    written.map(|_| ()).map_err(error::database)
 }
 
 fn disk(dir: &Path, options: &babu_kv::Options) -> Disk {

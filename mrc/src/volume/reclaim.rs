@@ -12,6 +12,7 @@ use xtfs_protocol::time::Time;
 use super::{ContextParts, Volume};
 use crate::error::database;
 use crate::keys::{self, Table};
+use crate::quota::NO_LIMITS;
 use crate::records::DeletedRecord;
 use crate::step::Transaction;
 use crate::view::View;
@@ -51,11 +52,11 @@ impl Volume {
             after = *last;
             let _writer = self.writer.lock();
             let asking = self.asking(parts.session);
-            let context = self.context(&parts, &asking);
+            let context = self.context(&parts, &asking, &NO_LIMITS);
             let view = self.view();
             let mut transaction = Transaction::new(&view, &context);
             transaction.reclaim_unheld(&inos)?;
-            let changes = transaction.finish();
+            let changes = transaction.finish()?;
             if changes.changes.is_empty() {
                 continue;
             }

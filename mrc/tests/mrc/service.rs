@@ -125,6 +125,7 @@ async fn room_is_the_sum_of_the_osds() {
         total_bytes: 3000,
         free_bytes: 1800,
         used_inodes: 1,
+        inodes_max: None,
     };
     assert_eq!(space, MetaReply::Statfs(expected));
 }

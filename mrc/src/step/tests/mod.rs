@@ -6,6 +6,7 @@ mod files;
 mod model;
 mod names;
 mod permissions;
+mod quotas;
 mod rename;
 mod tails;
 mod xattrs;
@@ -22,9 +23,10 @@ use xtfs_protocol::meta::{
 use xtfs_protocol::time::Time;
 use xtfs_protocol::{Code, Result};
 
-use super::{Changes, Context, Effect, Held, OpenFiles, Transaction, step, usage};
+use super::{Changes, Context, Effect, Held, OpenFiles, Transaction, step};
 use crate::inode::{Acls, Body, Directory, Inode};
 use crate::keys::{self, Table};
+use crate::quota::{self, Limits};
 use crate::records::{Counters, DirentRecord, Usage};
 use crate::view::View;
 use crate::view::memory::MemoryView;
@@ -81,6 +83,7 @@ impl OpenFiles for RefCell<Open> {
 pub(super) struct World {
     pub view: MemoryView,
     pub open: RefCell<Open>,
+    pub limits: Limits,
     pub now: i64,
     pub caller: Caller,
     pub trusted: bool,
@@ -135,10 +138,13 @@ impl World {
         let mut put = |table, key: &[u8], value| view.0.insert((table, key.to_vec()), value);
         put(Table::Inodes, &keys::number(ROOT_INO), root.encode());
         put(Table::Settings, keys::SETTING_COUNTERS, counters.encode());
-        put(Table::Usage, keys::USAGE_VOLUME, one.encode());
+        for subject in quota::subjects(&root) {
+            put(Table::Usage, &quota::usage_key(subject), one.encode());
+        }
         Self {
             view,
             open: RefCell::default(),
+            limits: Limits::new(),
             now: 1000,
             caller: Caller::root(),
             trusted: false,
@@ -185,6 +191,7 @@ impl World {
             number_floor: self.number_floor,
             placement: &self.placement,
             open: &self.open,
+            limits: &self.limits,
         };
         let (reply, changes) = step(&self.view, op, &context)?;
         self.view.apply(&changes.changes);
@@ -223,11 +230,12 @@ impl World {
             number_floor: self.number_floor,
             placement: &self.placement,
             open: &self.open,
+            limits: &self.limits,
         };
         let inos: Vec<_> = replaced.into_iter().collect();
         let mut transaction = Transaction::new(&self.view, &context);
         transaction.reclaim_unheld(&inos).unwrap();
-        let changes = transaction.finish();
+        let changes = transaction.finish().unwrap();
         self.view.apply(&changes.changes);
         self.check();
     }
@@ -383,7 +391,6 @@ pub(super) fn rename(from: (Ino, &str), to: (Ino, &str)) -> MetaOp {
 
 /// Nothing drifted: usage, entries and link counts are what a count of everything gives.
 pub(crate) fn check_volume(view: &dyn View) {
-    let mut counted = Usage::default();
     let mut children: BTreeMap<Ino, (u64, u32)> = BTreeMap::new();
     let mut names: BTreeMap<Ino, u32> = BTreeMap::new();
     let all = (Bound::Unbounded, Bound::Unbounded);
@@ -400,8 +407,6 @@ pub(crate) fn check_volume(view: &dyn View) {
     scanned.unwrap();
     let mut inode = |key: &[u8], value: &[u8]| {
         let inode = Inode::decode(keys::ino(key)?, value)?;
-        counted.inodes += 1;
-        counted.bytes += inode.counted_bytes();
         let linked = names.remove(&inode.ino).unwrap_or(0);
         if inode.is_directory() {
             let (entries, dirs) = children.remove(&inode.ino).unwrap_or_default();
@@ -416,7 +421,8 @@ pub(crate) fn check_volume(view: &dyn View) {
     };
     let scanned = view.scan(Table::Inodes, all.0, all.1, &mut inode);
     scanned.unwrap();
-    assert_eq!(usage(view).unwrap(), counted);
+    let (recorded, _) = super::all(view).unwrap();
+    assert_eq!(recorded, super::recount(view).unwrap());
     assert!(names.is_empty(), "names without inode: {names:?}");
     assert!(children.is_empty(), "names without directory");
 }
