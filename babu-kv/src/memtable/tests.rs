@@ -137,17 +137,28 @@ fn any_walk_at_any_instant_shows_what_there_was() {
                             .collect();
                     }
                 }
-                let (got, want) = if random.random_bool(forward) {
-                    let want = (!left.is_empty()).then(|| left.remove(0));
-                    (iter.next(), want)
-                } else {
-                    (iter.next_back(), left.pop())
+                let is_forward = random.random_bool(forward);
+                let want = match is_forward {
+                    true => (!left.is_empty()).then(|| left.remove(0)),
+                    false => left.pop(),
                 };
-                let got = got.map(|entry| entry.unwrap());
-                assert_eq!(got.as_ref().map(|(k, _)| k.to_vec()).as_ref(), want);
-                match &got {
-                    Some((key, value)) => assert_eq!(**value, model[&**key]),
-                    None => break,
+                let want = want.map(|key| (key.as_slice(), model[key].as_slice()));
+                if random.random_bool(0.5) {
+                    let got = match is_forward {
+                        true => iter.next_borrowed(),
+                        false => iter.next_back_borrowed(),
+                    };
+                    assert_eq!(got.map(|entry| entry.unwrap()), want);
+                } else {
+                    let got = match is_forward {
+                        true => iter.next(),
+                        false => iter.next_back(),
+                    };
+                    let got = got.map(|entry| entry.unwrap());
+                    assert_eq!(got.as_ref().map(|(key, value)| (&**key, &**value)), want);
+                }
+                if want.is_none() {
+                    break;
                 }
             }
         }

@@ -27,50 +27,50 @@ fn unzigzag(value: u64) -> i64 {
 
 #[derive(Default)]
 pub(crate) struct BlockBuilder {
-    out: Vec<u8>,
+    values: Vec<u8>,
+    entries: Vec<u8>,
+    /// Offsets in `entries`.
     restarts: Vec<u32>,
     last_key: Vec<u8>,
     last_sequence: u64,
-    entries: u32,
+    count: u32,
     tombstones: u32,
 }
 
 impl BlockBuilder {
     pub(crate) fn add(&mut self, entry: &Entry<'_>, value: &[u8]) {
-        let (shared, order) = if (self.entries as usize).is_multiple_of(RESTART_INTERVAL) {
-            self.restarts.push(self.out.len() as u32);
-            (0, entry.sequence)
+        let (shared, first, order) = if (self.count as usize).is_multiple_of(RESTART_INTERVAL) {
+            self.restarts.push(self.entries.len() as u32);
+            (0, self.values.len(), entry.sequence)
         } else {
             let more = entry.sequence.wrapping_sub(self.last_sequence);
-            (
-                shared_prefix(&self.last_key, entry.key),
-                zigzag(more as i64),
-            )
+            let shared = shared_prefix(&self.last_key, entry.key);
+            (shared, shared, zigzag(more as i64))
         };
         let unshared = &entry.key[shared..];
         let kind = match entry.kind {
             Kind::Put => 0,
             Kind::Delete => 1,
         };
-        put_varint(&mut self.out, shared as u64);
-        put_varint(&mut self.out, unshared.len() as u64);
-        put_varint(&mut self.out, value.len() as u64);
-        put_varint(&mut self.out, order << 1 | kind);
-        self.out.extend_from_slice(unshared);
-        self.out.extend_from_slice(value);
+        put_varint(&mut self.entries, first as u64);
+        put_varint(&mut self.entries, unshared.len() as u64);
+        put_varint(&mut self.entries, value.len() as u64);
+        put_varint(&mut self.entries, order << 1 | kind);
+        self.entries.extend_from_slice(unshared);
+        self.values.extend_from_slice(value);
         self.last_key.truncate(shared);
         self.last_key.extend_from_slice(unshared);
         self.last_sequence = entry.sequence;
-        self.entries += 1;
+        self.count += 1;
         self.tombstones += kind as u32;
     }
 
     pub(crate) fn len(&self) -> usize {
-        self.out.len() + self.restarts.len() * 4 + 4
+        self.values.len() + self.entries.len() + self.restarts.len() * 4 + 4
     }
 
     pub(crate) fn entries(&self) -> u32 {
-        self.entries
+        self.count
     }
 
     pub(crate) fn tombstones(&self) -> u32 {
@@ -83,20 +83,24 @@ impl BlockBuilder {
 
     /// The content. Nothing may be added before it is cleared.
     pub(crate) fn finish(&mut self) -> &[u8] {
+        let values = self.values.len() as u32;
+        self.values.extend_from_slice(&self.entries);
         for restart in &self.restarts {
-            self.out.extend_from_slice(&restart.to_le_bytes());
+            let restart = values + restart;
+            self.values.extend_from_slice(&restart.to_le_bytes());
         }
         let count = self.restarts.len() as u32;
-        self.out.extend_from_slice(&count.to_le_bytes());
-        &self.out
+        self.values.extend_from_slice(&count.to_le_bytes());
+        &self.values
     }
 
     /// Empties it and keeps its buffers.
     pub(crate) fn clear(&mut self) {
-        self.out.clear();
+        self.values.clear();
+        self.entries.clear();
         self.restarts.clear();
         self.last_key.clear();
-        self.entries = 0;
+        self.count = 0;
         self.tombstones = 0;
     }
 }
@@ -105,46 +109,62 @@ impl BlockBuilder {
 pub(crate) struct Raw<'a> {
     pub shared: usize,
     pub unshared: &'a [u8],
+    pub sequence: u64,
     pub kind: Kind,
-    order: u64,
     pub value: Range<usize>,
 }
 
-impl Raw<'_> {
-    /// The sequence number, when that of the entry before is `last`.
-    pub(crate) fn sequence(&self, last: Option<u64>) -> u64 {
-        match last {
-            None => self.order,
-            Some(last) => last.wrapping_add(unzigzag(self.order) as u64),
-        }
-    }
+/// The entries from a restart to the next, one after the other.
+pub(crate) struct Group<'a> {
+    entries: Decoder<'a>,
+    /// Where all values end.
+    values_end: usize,
+    /// Of the entry before: its sequence number, and where its value ends.
+    before: Option<(u64, usize)>,
 }
 
-/// Reads one entry.
-#[inline]
-pub(crate) fn next_raw<'a>(d: &mut Decoder<'a>) -> Option<Raw<'a>> {
-    let (shared, unshared, value) = (d.length()?, d.length()?, d.length()?);
-    let packed = d.varint()?;
-    let unshared = d.take(unshared)?;
-    let from = d.position();
-    d.take(value)?;
-    Some(Raw {
-        shared,
-        unshared,
-        kind: if packed & 1 == 0 {
-            Kind::Put
-        } else {
-            Kind::Delete
-        },
-        order: packed >> 1,
-        value: from..d.position(),
-    })
+impl<'a> Group<'a> {
+    pub(crate) fn is_at_end(&self) -> bool {
+        self.entries.is_at_end()
+    }
+
+    /// Reads the next entry; `None` when it is not well formed.
+    #[inline]
+    pub(crate) fn next(&mut self) -> Option<Raw<'a>> {
+        let d = &mut self.entries;
+        let (first, unshared, value) = (d.length()?, d.length()?, d.length()?);
+        let packed = d.varint()?;
+        let unshared = d.take(unshared)?;
+        let order = packed >> 1;
+        let (shared, from, sequence) = match self.before {
+            None => (0, first, order),
+            Some((last, end)) => (first, end, last.wrapping_add(unzigzag(order) as u64)),
+        };
+        let end = from.checked_add(value)?;
+        if end > self.values_end {
+            return None;
+        }
+        self.before = Some((sequence, end));
+        Some(Raw {
+            shared,
+            unshared,
+            sequence,
+            kind: if packed & 1 == 0 {
+                Kind::Put
+            } else {
+                Kind::Delete
+            },
+            value: from..end,
+        })
+    }
 }
 
 /// A block in memory; clones share it.
 #[derive(Clone, Debug)]
 pub(crate) struct Block {
     data: Arc<[u8]>,
+    /// Where the values end and the entries begin.
+    values_end: u32,
     /// Where the entries end and the restarts begin.
     entries_end: u32,
     restarts: u32,
@@ -156,9 +176,15 @@ impl Block {
         let count_at = data.len().checked_sub(4)?;
         let restarts = u32_at(&data, count_at)?;
         let entries_end = count_at.checked_sub((restarts as usize).checked_mul(4)?)?;
-        Some(Block {
+        let entries_end = u32::try_from(entries_end).ok()?;
+        let values_end = match restarts {
+            0 => entries_end,
+            _ => u32_at(&data, entries_end as usize)?,
+        };
+        (values_end <= entries_end).then_some(Block {
             data,
-            entries_end: u32::try_from(entries_end).ok()?,
+            values_end,
+            entries_end,
             restarts,
         })
     }
@@ -181,11 +207,15 @@ impl Block {
         self.restarts
     }
 
-    /// A decoder of group `n`, which ends with it.
-    pub(crate) fn group(&self, n: u32) -> Option<Decoder<'_>> {
+    /// The entries of group `n`.
+    pub(crate) fn group(&self, n: u32) -> Option<Group<'_>> {
         let from = self.restart(n)?;
         let to = self.restart(n + 1)?.min(self.entries_end as usize);
-        Some(Decoder::new(&self.data[..to], from))
+        Some(Group {
+            entries: Decoder::new(&self.data[..to], from),
+            values_end: self.values_end as usize,
+            before: None,
+        })
     }
 
     fn restart(&self, n: u32) -> Option<usize> {
@@ -198,11 +228,10 @@ impl Block {
     /// The number of groups whose first key `is_before` says yes to; it must say no to all after
     /// the first no.
     pub(crate) fn groups_before(&self, is_before: impl Fn(&[u8]) -> bool) -> Option<u32> {
-        let entries = &self.data[..self.entries_end as usize];
         let (mut low, mut high) = (0, self.restarts);
         while low < high {
             let middle = low + (high - low) / 2;
-            let raw = next_raw(&mut Decoder::new(entries, self.restart(middle)?))?;
+            let raw = self.group(middle)?.next()?;
             if is_before(raw.unshared) {
                 low = middle + 1
             } else {
@@ -222,15 +251,12 @@ impl Block {
         let Some(group) = self.groups_before(|first| first <= key)?.checked_sub(1) else {
             return Some(None);
         };
-        let mut d = self.group(group)?;
+        let mut entries = self.group(group)?;
         // All entries seen are before `key` and share `matched` bytes with it, so that most need no
         // comparison.
         let mut matched = 0;
-        let mut last = None;
-        while !d.is_at_end() {
-            let raw = next_raw(&mut d)?;
-            let sequence = raw.sequence(last);
-            last = Some(sequence);
+        while !entries.is_at_end() {
+            let raw = entries.next()?;
             match raw.shared.cmp(&matched) {
                 Ordering::Greater => continue,
                 Ordering::Less => return Some(None),
@@ -243,7 +269,7 @@ impl Block {
                 Ordering::Equal => {
                     return Some(Some(Found {
                         kind: raw.kind,
-                        sequence,
+                        sequence: raw.sequence,
                         value: Value::within(&self.data, raw.value.start, raw.value.end),
                     }));
                 }

@@ -4,7 +4,7 @@
 //! both directions and a seek unfolds no more than sixteen entries. Its buffers serve one block
 //! after another.
 
-use super::block::{Block, RESTART_INTERVAL, next_raw};
+use super::block::{Block, RESTART_INTERVAL};
 use crate::{
     iter::{Entry, merge::Direction},
     keys::Kind,
@@ -58,12 +58,12 @@ impl BlockCursor {
         let Some(block) = self.block.as_ref().filter(|b| group < b.groups()) else {
             return Ok(());
         };
-        let mut d = block.group(group).ok_or(ILL)?;
-        let (mut last, mut sequence) = (0..0, None);
-        while !d.is_at_end() {
-            let raw = next_raw(&mut d).ok_or(ILL)?;
+        let mut entries = block.group(group).ok_or(ILL)?;
+        let mut last = 0..0;
+        while !entries.is_at_end() {
+            let raw = entries.next().ok_or(ILL)?;
             // The first byte that is not shared decides on the order.
-            let is_first = sequence.is_none();
+            let is_first = self.places.is_empty();
             let is_after = match self.keys[last.clone()].get(raw.shared) {
                 Some(byte) => raw.unshared.first() > Some(byte),
                 None => raw.shared == last.len() && (is_first || !raw.unshared.is_empty()),
@@ -79,12 +79,10 @@ impl BlockCursor {
                 .extend_from_within(last.start..last.start + raw.shared);
             self.keys.extend_from_slice(raw.unshared);
             last = key..self.keys.len();
-            let number = raw.sequence(sequence);
-            sequence = Some(number);
             self.places.push(Place {
                 key: last.start as u32..last.end as u32,
                 value: raw.value.start as u32..raw.value.end as u32,
-                sequence: number,
+                sequence: raw.sequence,
                 kind: raw.kind,
             });
         }
@@ -101,7 +99,7 @@ impl BlockCursor {
         };
         let first = block
             .group(group)
-            .and_then(|mut d| next_raw(&mut d))
+            .and_then(|mut entries| entries.next())
             .ok_or(ILL)?;
         Ok(self
             .places

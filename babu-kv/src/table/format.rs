@@ -9,11 +9,13 @@
 //!     hash  XXH3-64 of bytes and tag, seed = offset in the file
 //!           the content has at most 64 bytes more than 255 times those that it was packed into
 //!   only data blocks have another tag than 0
-//! data block = entry* · restart u32* · restarts u32
-//!   entry    = shared varint · unshared varint · value length varint · order*2 + kind varint · unshared bytes of the key · value
-//!              kind 0 put, 1 delete; `shared` bytes are those of the key before, as many as there are
+//! data block = value* · entry* · restart u32* · restarts u32
+//!   entry    = place varint · unshared varint · value length varint · order*2 + kind varint · unshared bytes of the key
+//!              kind 0 put, 1 delete; the key begins with as many bytes of the key before as are not unshared
+//!              place of a restart: where its value begins, nothing of its key is shared
+//!                    of others: how many bytes are shared; the value begins where that of the entry before ends
 //!              order of a restart: the sequence; of others: what it is more than that of the entry before, in zigzag
-//!   restart  = offset of an entry with shared = 0, every 16 entries, the first one too
+//!   restart  = offset of an entry, every 16 entries; that of the first one is where all values end
 //! tombstones = (from · to · sequence varint)*              strings as varint length and bytes; ordered by `from`
 //! dictionary = of zstd, in its format; empty when there is none
 //! filter     = line of 64 bytes* · probes u8               see `filter.rs`; empty when the table has no entries
@@ -48,7 +50,7 @@ pub(crate) const TRAILER_BYTES: usize = 9;
 /// No block is larger, whatever a damaged file says: a value has at most 64 MiB, a filter and an
 /// index less.
 pub(crate) const CONTENT_BYTES_MAX: usize = 128 << 20;
-const VERSION: u32 = 2;
+const VERSION: u32 = 3;
 const MAGIC: [u8; 8] = *b"babutabl";
 
 pub(crate) fn table_name(number: u64) -> String {
