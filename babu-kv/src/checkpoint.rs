@@ -2,11 +2,11 @@
 //!
 //! Tables never change and closed log segments never change either. So the log goes on in a new
 //! segment, and then tables and closed segments are linked, and a manifest is written that names
-//! them. All that must be durable before CURRENT appears is synced at the same time: beside a
+//! them. What else must be durable before CURRENT appears is synced at the same time: beside a
 //! compaction each sync may have to wait for what that writes.
 
 use crate::{
-    core::{Closed, Core},
+    core::Core,
     error::{Context, Error, Result},
     fs::Open,
     log::{format, seal::Seal},
@@ -29,28 +29,21 @@ impl Core {
                 destination.display()
             )));
         }
-        let copied = self.beside_closed_log(|closed| {
-            // Of an attempt that was in vain.
-            self.clear(destination);
-            self.copy(destination, closed)
-        });
+        let copied = self.copy(destination);
         if copied.is_err() {
             // So that it can be tried again. Without CURRENT nobody takes it for a database.
-            self.clear(destination);
+            for name in fs.list(destination).unwrap_or_default().iter().rev() {
+                let _ = fs.remove(&destination.join(name));
+            }
         }
         copied
     }
 
-    fn clear(&self, destination: &Path) {
+    fn copy(&self, destination: &Path) -> Result<()> {
         let fs = &*self.tables.fs;
-        for name in fs.list(destination).unwrap_or_default().iter().rev() {
-            let _ = fs.remove(&destination.join(name));
-        }
-    }
-
-    fn copy(&self, destination: &Path, closed: &Closed) -> Result<()> {
-        let fs = &*self.tables.fs;
-        let current = closed.segment;
+        // Before the version is taken: a flush makes batches durable too, in tables that an older
+        // version does not have, and their segments are not synced any more.
+        let current = self.close_log()?.segment;
         // As long as the manifest stands still, no table and no segment that it needs is removed.
         let manifest = self.manifest.lock();
         let state = self.state();
@@ -90,7 +83,6 @@ impl Core {
         let draft = Manifest::draft(fs, destination, number, edit, indices)?;
         let parent = destination.parent();
         self.all(&[
-            &|| self.make_durable(closed),
             &|| draft.sync_manifest(),
             &|| draft.sync_current(),
             &|| fs.sync_dir(destination).at("sync", destination),

@@ -3,7 +3,7 @@
 //!
 //! | field | changed by | under |
 //! |---|---|---|
-//! | `state` | leading writer (rotation), flush, compaction | its write lock, only to swap the pointer |
+//! | `state` | leading writer (rotation), flush, compaction | `changing`, only to swap the pointer; readers take no lock |
 //! | `visible` | leading writer | leadership |
 //! | `log` | leading writer | leadership (the mutex is never contended) |
 //! | `manifest` | flush, compaction, `index` | its mutex, also over the sync of the manifest; writers and readers never take it |
@@ -12,7 +12,7 @@
 //! (`log/spare.rs`). Exceptions are those in which writers could not go on anyway: no spare is there
 //! when the log must go on in another segment, or a sync has failed.
 //!
-//! Order of locks: leadership, `log`, `flushing`, `compacting`, `manifest`, `state`, and inside
+//! Order of locks: leadership, `log`, `flushing`, `compacting`, `manifest`, `changing`, and inside
 //! `SyncPoint` its own. Whoever closes the database takes `log` last, when nobody leads any more.
 
 mod rotate;
@@ -41,7 +41,7 @@ use crate::{
     sync::SyncPoint,
     table::{TableMeta, Tables},
     threads::{
-        Mutex, RwLock,
+        Current, Mutex, Swap,
         atomic::{
             AtomicBool, AtomicU64, AtomicUsize, Ordering::AcqRel, Ordering::Acquire,
             Ordering::Relaxed, Ordering::Release,
@@ -49,10 +49,7 @@ use crate::{
     },
     worker::Work,
 };
-use std::{
-    mem,
-    sync::{Arc, Weak},
-};
+use std::sync::{Arc, Weak};
 
 /// A memtable that fills divides the budget of memory anew so many times.
 const ACTIVE_STEPS: usize = 8;
@@ -73,7 +70,8 @@ pub(crate) struct Core {
     pub counters: Counters,
     pub pins: Arc<Pins>,
     pub events: Arc<Events>,
-    state: RwLock<Arc<State>>,
+    state: Swap<State>,
+    changing: Mutex<()>,
     /// Flushed memtables, which readers may hold.
     retired: Mutex<Vec<Weak<Memtable>>>,
     /// What the active memtable counts for in the budget of memory.
@@ -143,7 +141,8 @@ impl Core {
             compacting: Mutex::default(),
             counters: Counters::default(),
             oldest_log: AtomicU64::new(state.version.log_number),
-            state: RwLock::new(Arc::new(state)),
+            state: Swap::new(state),
+            changing: Mutex::default(),
             retired: Mutex::default(),
             active_bytes: AtomicUsize::new(0),
             visible: AtomicU64::new(last),
@@ -188,27 +187,31 @@ impl Core {
         self.read_only.as_ref()
     }
 
-    pub(crate) fn state(&self) -> Arc<State> {
-        self.state.read().clone()
+    pub(crate) fn state(&self) -> Current<State> {
+        self.state.load()
     }
 
-    /// State and sequence number of one instant. Both are read under the lock, because a rotation
-    /// between them would leave batches out.
-    pub(crate) fn now(&self) -> (Arc<State>, u64) {
-        let state = self.state.read();
+    /// State and sequence number of one instant. The state is read last, so that it has all batches
+    /// up to the number. It may be newer: then memtables are read as of the number, but tables are
+    /// what they are, and hold all batches up to the last flushed one and no other.
+    pub(crate) fn now(&self) -> (Current<State>, u64) {
         let sequence = self.visible.load(Acquire);
-        (state.clone(), sequence)
+        let state = self.state.load();
+        let sequence = sequence.max(state.version.flushed);
+        (state, sequence)
     }
 
     fn change_state(&self, change: impl FnOnce(&mut State)) {
-        let mut state = self.state.write();
-        let mut next = (**state).clone();
+        let changing = self.changing.lock();
+        let state = self.state();
+        let mut next = State::clone(&state);
         change(&mut next);
         let oldest = state.waiting.last().map(|w| Arc::downgrade(&w.memtable));
         let flushed = oldest.filter(|_| next.waiting.len() < state.waiting.len());
-        let old = mem::replace(&mut *state, Arc::new(next));
         drop(state);
-        // Perhaps the last holder of a memtable; readers need not wait for its end.
+        let old = self.state.swap(Arc::new(next));
+        drop(changing);
+        // Perhaps the last holder of a memtable; nobody need wait for its end.
         drop(old);
         self.retired.lock().extend(flushed);
         self.divide_memory();
@@ -217,7 +220,7 @@ impl Core {
     /// This instant, held.
     pub(crate) fn pin_now(&self) -> Arc<Pin> {
         let (state, sequence) = self.now();
-        self.pins.pin(state, sequence)
+        self.pins.pin(Arc::clone(&state), sequence)
     }
 
     /// Takes from snapshots older than `sequence` what they hold.

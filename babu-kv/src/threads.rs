@@ -3,9 +3,11 @@
 //! Everything in this crate that takes part in the order of threads takes these from here, so that
 //! the feature `shuttle` can put the same code under a scheduler that tries many orders, one
 //! reproducible seed each (`tests/schedules.rs`). Without the feature they are those of
-//! `parking_lot` and of the standard library and nothing else.
+//! `parking_lot`, `arc_swap` and of the standard library and nothing else.
 
 use crate::error::Result;
+#[cfg(not(feature = "shuttle"))]
+use std::sync::Arc;
 
 #[cfg(not(feature = "shuttle"))]
 pub(crate) use parking_lot::{Condvar, Mutex, RwLock};
@@ -14,6 +16,30 @@ pub(crate) use std::{sync::atomic, thread};
 
 /// Whether a wait can end because time has passed. Under the scheduler there is none.
 pub(crate) const HAVE_TIME: bool = cfg!(not(feature = "shuttle"));
+
+/// A pointer that is swapped under its readers, who take no lock.
+#[cfg(not(feature = "shuttle"))]
+pub(crate) struct Swap<T>(arc_swap::ArcSwap<T>);
+
+/// What a [`Swap`] pointed to when it was read.
+#[cfg(not(feature = "shuttle"))]
+pub(crate) type Current<T> = arc_swap::Guard<Arc<T>>;
+
+#[cfg(not(feature = "shuttle"))]
+impl<T> Swap<T> {
+    pub(crate) fn new(value: T) -> Swap<T> {
+        Swap(arc_swap::ArcSwap::from_pointee(value))
+    }
+
+    /// For short use: each thread has few that cost nobody anything.
+    pub(crate) fn load(&self) -> Current<T> {
+        self.0.load()
+    }
+
+    pub(crate) fn swap(&self, value: Arc<T>) -> Arc<T> {
+        self.0.swap(value)
+    }
+}
 
 /// Something that waits, mostly for the disk.
 pub(crate) type Task<'a> = &'a (dyn Fn() -> Result<()> + Sync);
@@ -41,7 +67,7 @@ pub(crate) fn together(tasks: &[Task<'_>]) -> Result<()> {
 }
 
 #[cfg(feature = "shuttle")]
-pub(crate) use scheduled::{Condvar, Mutex, RwLock};
+pub(crate) use scheduled::{Condvar, Current, Mutex, RwLock, Swap};
 #[cfg(feature = "shuttle")]
 pub(crate) use shuttle::{sync::atomic, thread};
 
@@ -51,9 +77,9 @@ pub(crate) use shuttle::{sync::atomic, thread};
 mod scheduled {
     use shuttle::sync;
     use std::{
-        fmt,
+        fmt, mem,
         ops::{Deref, DerefMut},
-        sync::PoisonError,
+        sync::{Arc, PoisonError},
         time::Duration,
     };
 
@@ -120,6 +146,27 @@ mod scheduled {
 
         pub(crate) fn notify_all(&self) {
             self.0.notify_all();
+        }
+    }
+
+    /// Under the scheduler each access is a point where another thread may come first.
+    pub(crate) struct Swap<T>(sync::Mutex<Arc<T>>);
+
+    pub(crate) type Current<T> = Arc<T>;
+
+    impl<T> Swap<T> {
+        pub(crate) fn new(value: T) -> Swap<T> {
+            Swap(sync::Mutex::new(Arc::new(value)))
+        }
+
+        pub(crate) fn load(&self) -> Current<T> {
+            let pointer = self.0.lock();
+            pointer.unwrap_or_else(PoisonError::into_inner).clone()
+        }
+
+        pub(crate) fn swap(&self, value: Arc<T>) -> Arc<T> {
+            let pointer = self.0.lock();
+            mem::replace(&mut *pointer.unwrap_or_else(PoisonError::into_inner), value)
         }
     }
 

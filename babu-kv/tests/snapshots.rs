@@ -127,10 +127,10 @@ fn a_caller_with_a_clock_sets_the_limit_by_time() {
     assert!(noted.get(&index, &1u32.to_be_bytes()).unwrap().is_some());
 }
 
-/// Beside a compaction each sync may have to wait for what that writes. The log, the manifest and
-/// CURRENT wait together.
+/// Beside a compaction each sync may have to wait for what that writes. After the log, the manifest
+/// and CURRENT wait together.
 #[test]
-fn a_checkpoint_waits_for_all_its_syncs_at_once() {
+fn a_checkpoint_waits_for_its_files_at_once() {
     let faulty = FaultyFs::new(Arc::new(MemoryFs::new()));
     let options = Options {
         fs: Arc::new(faulty.clone()),
@@ -156,6 +156,9 @@ fn a_checkpoint_waits_for_all_its_syncs_at_once() {
         let mut state = state.lock().unwrap();
         state.0 += 1;
         changed.notify_all();
+        if state.0 == 1 {
+            return;
+        }
         let limit = Duration::from_secs(20);
         let waited = changed.wait_timeout_while(state, limit, |state| state.0 < 3);
         let (mut state, timeout) = waited.unwrap();

@@ -153,16 +153,6 @@ impl Core {
     /// Closes the log: the segments before the one that is given hold whatever was committed before
     /// this call and is not in tables. It is durable, and they do not change any more.
     pub(crate) fn close_log(&self) -> Result<Closed> {
-        self.beside_closed_log(|closed| {
-            self.make_durable(closed)?;
-            Ok(*closed)
-        })
-    }
-
-    /// Closes the log and gives it to `work`, which waits for [`make_durable`](Core::make_durable)
-    /// before it ends. Once more, when the log was restarted meanwhile: after a failed sync a newer
-    /// segment repeats what closed ones may have lost.
-    pub(crate) fn beside_closed_log<T>(&self, work: impl Fn(&Closed) -> Result<T>) -> Result<T> {
         for _ in 0..CLOSE_ATTEMPTS {
             self.spares.prepare()?;
             let (closed, restarts, left) = self.rotate_log()?;
@@ -170,17 +160,14 @@ impl Core {
             if let Some(segment) = left {
                 segment.trim();
             }
-            let done = work(&closed)?;
+            self.syncs.wait(self, closed.sequence)?;
+            // After a failed sync a newer segment repeats what closed ones may have lost.
             if self.log_restarts.load(Acquire) == restarts {
-                return Ok(done);
+                return Ok(closed);
             }
         }
         let error = io::Error::other("each attempt to close the log met with a failed sync");
         Err(Error::io("close the log of", &self.tables.dir, error))
-    }
-
-    pub(crate) fn make_durable(&self, closed: &Closed) -> Result<()> {
-        self.syncs.wait(self, closed.sequence)
     }
 
     /// Also gives how often the log was restarted before, and the segment that was left.
