@@ -2,26 +2,27 @@
 
 use std::io::Read;
 
-use fuser::Request;
 use xtfs_protocol::meta::Caller;
+
+use super::kernel::request::Request;
 
 /// The caller of a request whose groups do not matter: the kernel checked permission when the
 /// file was opened.
-pub(crate) fn holder(request: &Request) -> Caller {
+pub(crate) fn holder(request: &Request<'_>) -> Caller {
     Caller {
-        uid: request.uid(),
-        gid: request.gid(),
+        uid: request.uid,
+        gid: request.gid,
         groups: Vec::new(),
         umask: 0,
     }
 }
 
 /// The caller of a request with all its groups. Root needs none.
-pub(crate) fn caller(request: &Request) -> Caller {
-    let groups = if request.uid() == 0 {
+pub(crate) fn caller(request: &Request<'_>) -> Caller {
+    let groups = if request.uid == 0 {
         Vec::new()
     } else {
-        supplementary(request.pid())
+        supplementary(request.pid)
     };
     Caller {
         groups,
@@ -30,7 +31,7 @@ pub(crate) fn caller(request: &Request) -> Caller {
 }
 
 /// The caller of a request that makes something.
-pub(crate) fn maker(request: &Request, umask: u32) -> Caller {
+pub(crate) fn maker(request: &Request<'_>, umask: u32) -> Caller {
     Caller {
         umask: (umask & 0o777) as u16,
         ..caller(request)

@@ -6,7 +6,7 @@
 use std::ffi::CString;
 use std::fs::{self, File, OpenOptions};
 use std::io;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
@@ -14,9 +14,6 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
 
-use fuser::{
-    BackgroundSession, Config, Filesystem, INodeNo, MountOption, Notifier, Session, SessionACL,
-};
 use parking_lot::Mutex;
 use rustix::mount::UnmountFlags;
 use tokio::runtime::Handle;
@@ -27,6 +24,10 @@ use xtfs_protocol::{Code, Error, Result};
 pub use rustix::mount::MountFlags;
 
 use super::filesystem::Adaptor;
+use super::kernel::fusermount;
+use super::kernel::interrupts::Interrupts;
+use super::kernel::reply::Notifier;
+use super::kernel::session::{Serve, Session};
 use crate::background::Tasks;
 use crate::vfs::{Invalidate, Vfs};
 
@@ -175,6 +176,7 @@ pub fn mount(vfs: Vfs, runtime: Handle, options: MountOptions) -> Result<Mounted
         vfs: vfs.clone(),
         runtime: runtime.clone(),
         tasks: Arc::clone(&tasks),
+        interrupts: Arc::new(Interrupts::default()),
     };
     let unread = MountFlags::NOATIME | MountFlags::RDONLY;
     if options.flags.intersects(unread) {
@@ -196,7 +198,7 @@ pub fn mount(vfs: Vfs, runtime: Handle, options: MountOptions) -> Result<Mounted
 /// Mounts any file system; `live` is told how to reach the kernel's caches, `end` runs when the
 /// mount is gone.
 pub(crate) fn mount_filesystem(
-    filesystem: impl Filesystem,
+    filesystem: impl Serve,
     options: &MountOptions,
     live: impl FnOnce(Notifier),
     end: impl FnOnce() + Send + 'static,
@@ -206,13 +208,27 @@ pub(crate) fn mount_filesystem(
         Error::new(Code::Io, text)
     };
     let mountpoint = options.mountpoint.canonicalize().map_err(failed)?;
-    let session = if rustix::process::geteuid().is_root() {
-        start_as_root(filesystem, &mountpoint, options)
+    let is_root = rustix::process::geteuid().is_root();
+    let device = if is_root {
+        mount_as_root(&mountpoint, options)
     } else {
-        start_as_user(filesystem, &mountpoint, options)
+        mount_as_user(&mountpoint, options)
     };
-    let session = session.map_err(failed)?;
-    live(session.notifier());
+    let device = device.map_err(failed)?;
+    let served = Session::start(device, filesystem).and_then(|session| {
+        let notifier = Notifier(session.device());
+        let serving = session.spawn(threads())?;
+        Ok((notifier, serving))
+    });
+    let (notifier, serving) = match served {
+        Ok(served) => served,
+        Err(error) => {
+            // Nobody answers for this mount. Whoever may not unmount it gets errors from it.
+            let _ = rustix::mount::unmount(&mountpoint, UnmountFlags::DETACH);
+            return Err(failed(error));
+        }
+    };
+    live(notifier);
     let device = device_of(&mountpoint);
     if let Some(minor) = device {
         set_kernel_read_ahead(minor);
@@ -221,7 +237,7 @@ pub(crate) fn mount_filesystem(
     let watcher = thread::Builder::new()
         .name("xtfs-mount".to_owned())
         .spawn(move || {
-            if let Err(error) = session.join() {
+            if let Err(error) = serving.join() {
                 tracing::error!(%error, "serving the kernel ended with an error");
             }
             end();
@@ -242,23 +258,7 @@ fn threads() -> usize {
     thread::available_parallelism().map_or(4, |cores| cores.get().clamp(4, 16))
 }
 
-fn config(options: &MountOptions) -> Config {
-    let mut config = Config::default();
-    config.acl = if options.allow_other {
-        SessionACL::All
-    } else {
-        SessionACL::Owner
-    };
-    config.n_threads = Some(threads());
-    config.clone_fd = true;
-    config
-}
-
-fn start_as_root(
-    filesystem: impl Filesystem,
-    mountpoint: &Path,
-    options: &MountOptions,
-) -> io::Result<BackgroundSession> {
+fn mount_as_root(mountpoint: &Path, options: &MountOptions) -> io::Result<File> {
     let device = OpenOptions::new()
         .read(true)
         .write(true)
@@ -284,44 +284,32 @@ fn start_as_root(
         options.flags,
         CString::new(data)?.as_c_str(),
     )?;
-    let session = Session::from_fd(
-        filesystem,
-        OwnedFd::from(device),
-        config(options).acl,
-        config(options),
-    )
-    .and_then(Session::spawn);
-    if session.is_err() {
-        // Nobody answers for this mount.
-        rustix::mount::unmount(mountpoint, UnmountFlags::DETACH)?;
-    }
-    session
+    Ok(device)
 }
 
-fn start_as_user(
-    filesystem: impl Filesystem,
-    mountpoint: &Path,
-    options: &MountOptions,
-) -> io::Result<BackgroundSession> {
-    let mut config = config(options);
-    config.mount_options = vec![
-        MountOption::FSName(options.source.clone()),
-        MountOption::Subtype("xtfs".to_owned()),
-        MountOption::DefaultPermissions,
+fn mount_as_user(mountpoint: &Path, options: &MountOptions) -> io::Result<File> {
+    // A comma would end the option.
+    let source = options.source.replace('\\', "\\\\").replace(',', "\\,");
+    let mut words = vec![
+        format!("fsname={source}"),
+        "subtype=xtfs".to_owned(),
+        "default_permissions".to_owned(),
     ];
     let known = [
-        (MountFlags::RDONLY, MountOption::RO),
-        (MountFlags::NOATIME, MountOption::NoAtime),
-        (MountFlags::NOEXEC, MountOption::NoExec),
-        (MountFlags::SYNCHRONOUS, MountOption::Sync),
-        (MountFlags::DIRSYNC, MountOption::DirSync),
+        (MountFlags::RDONLY, "ro"),
+        (MountFlags::NOATIME, "noatime"),
+        (MountFlags::NOEXEC, "noexec"),
+        (MountFlags::SYNCHRONOUS, "sync"),
+        (MountFlags::DIRSYNC, "dirsync"),
     ];
-    for (flag, option) in known {
-        if options.flags.contains(flag) {
-            config.mount_options.push(option);
-        }
+    let known = known
+        .iter()
+        .filter(|(flag, _)| options.flags.contains(*flag));
+    words.extend(known.map(|(_, word)| (*word).to_owned()));
+    if options.allow_other {
+        words.push("allow_other".to_owned());
     }
-    fuser::spawn_mount(filesystem, mountpoint, &config)
+    fusermount::mount(mountpoint, &words.join(","))
 }
 
 fn fusermount_detach(mountpoint: &Path) -> io::Result<()> {
@@ -360,7 +348,8 @@ fn escape(path: &str) -> String {
     })
 }
 
-/// fuser can only lower what the kernel offers. Where we may not raise it, reading is slower.
+/// The first exchange can only lower what the kernel offers. Where we may not raise it, reading is
+/// slower.
 fn set_kernel_read_ahead(minor: u32) {
     let path = format!("/sys/class/bdi/0:{minor}/read_ahead_kb");
     let written = File::options()
@@ -379,13 +368,13 @@ struct KernelCache(Notifier);
 
 impl Invalidate for KernelCache {
     fn inode(&self, ino: Ino) {
-        if let Err(error) = self.0.inval_inode(INodeNo(ino), 0, 0) {
+        if let Err(error) = self.0.inval_inode(ino, 0) {
             tracing::debug!(ino, %error, "the kernel did not take an invalidation");
         }
     }
 
     fn attributes(&self, ino: Ino) {
-        if let Err(error) = self.0.inval_inode(INodeNo(ino), -1, 0) {
+        if let Err(error) = self.0.inval_inode(ino, -1) {
             tracing::debug!(ino, %error, "the kernel did not take an invalidation");
         }
     }

@@ -128,11 +128,6 @@ impl Vfs {
         self.inner.free_all(target, handle).await
     }
 
-    /// A directory was closed for good: frees what was locked through it.
-    pub async fn release_locks(&self, ino: u64, handle: u64) {
-        self.inner.release_locks(ino, handle).await;
-    }
-
     /// Does an owner here have a lock of the file? Then every close of it has to be heard of.
     #[must_use]
     pub fn has_locks(&self, ino: u64) -> bool {

@@ -2,3 +2,4 @@
 //! are lost; and between mounts.
 
 mod clients;
+mod mounts;
