@@ -307,3 +307,111 @@ async fn what_another_session_took_back_is_an_error_and_no_hole() {
     vfs.fsync(file.handle).await.unwrap();
     assert_eq!(cell.mrc.size(ino), 5);
 }
+
+/// A file whose first object is on an OSD, but not told.
+async fn write_untold(cell: &Cell, vfs: &Vfs) -> OpenedFile {
+    let file = create(vfs, "file").await;
+    write(vfs, file, 0, &[1; OBJECT_SIZE as usize]).await;
+    until(|| cell.writes() == 1).await;
+    file
+}
+
+#[tokio::test]
+async fn what_another_session_took_back_is_an_error_though_later_bytes_are_still_unsent() {
+    let cell = Cell::new(1);
+    let vfs = cell.client().await;
+    let file = write_untold(&cell, &vfs).await;
+    write(&vfs, file, OBJECT_SIZE.into(), b"unsent").await;
+    cell.mrc.expire();
+    cell.take_back(file.found.attr.ino);
+    assert_eq!(vfs.fsync(file.handle).await.unwrap_err().code, Code::Io);
+    // What was never taken from it is not lost with the rest.
+    vfs.fsync(file.handle).await.unwrap();
+    let mut expected = vec![0; OBJECT_SIZE as usize];
+    expected.extend_from_slice(b"unsent");
+    assert_eq!(
+        vfs.read(file.handle, 0, 2 * OBJECT_SIZE).await.unwrap(),
+        expected
+    );
+}
+
+#[tokio::test]
+async fn what_another_session_took_back_is_not_in_the_cache_either() {
+    let cell = Cell::new(1);
+    let vfs = cell.client().await;
+    let file = write_untold(&cell, &vfs).await;
+    cell.mrc.expire();
+    cell.take_back(file.found.attr.ino);
+    assert_eq!(vfs.flush(file.handle).await.unwrap_err().code, Code::Io);
+    write(&vfs, file, 2 * u64::from(OBJECT_SIZE), b"behind a hole").await;
+    let read = async || vfs.read(file.handle, 0, OBJECT_SIZE).await.unwrap();
+    let zeros = vec![0; OBJECT_SIZE as usize];
+    assert_eq!(read().await, zeros);
+    vfs.fsync(file.handle).await.unwrap();
+    assert_eq!(read().await, zeros);
+}
+
+#[tokio::test]
+async fn fsync_fails_when_another_session_took_back_what_the_mrc_had_forgotten() {
+    let cell = Cell::new(1);
+    let vfs = cell.client().await;
+    let file = create(&vfs, "file").await;
+    let ino = file.found.attr.ino;
+    write(&vfs, file, 0, b"0123456789").await;
+    vfs.flush(file.handle).await.unwrap();
+    cell.mrc.lose_power(ino, false);
+    cell.take_back(ino);
+    assert_eq!(vfs.fsync(file.handle).await.unwrap_err().code, Code::Io);
+    assert_eq!(cell.mrc.size(ino), 0);
+    write(&vfs, file, 0, b"again").await;
+    vfs.fsync(file.handle).await.unwrap();
+    assert_eq!(vfs.read(file.handle, 0, 20).await.unwrap(), b"again");
+}
+
+#[tokio::test]
+async fn a_write_is_sent_again_when_the_file_was_cut_before_its_answer_came() {
+    let cell = Cell::new(1);
+    let vfs = cell.client().await;
+    let file = create(&vfs, "file").await;
+    let ino = file.found.attr.ino;
+    let gate = Arc::new(Semaphore::new(0));
+    let is_write = |op: &ObjectOp| matches!(op, ObjectOp::Write { .. });
+    cell.osds[0].state.lock().answers_held = Some((is_write, Arc::clone(&gate)));
+    write(&vfs, file, 0, &[1; OBJECT_SIZE as usize]).await;
+    until(|| cell.writes() == 1).await;
+    cell.take_back(ino);
+    // Another operation learns of the cut.
+    cell.mrc.state.lock().expires = 100;
+    cell.osds[0].state.lock().expires_min = 100;
+    write(&vfs, file, u64::from(OBJECT_SIZE), b"more").await;
+    let answer = async {
+        until(|| cell.writes() == 2).await;
+        gate.add_permits(100);
+    };
+    let (flushed, ()) = futures_util::future::join(vfs.flush(file.handle), answer).await;
+    flushed.unwrap();
+    let reader = cell.client().await;
+    let found = reader.open_file(&Caller::root(), ino, BOTH).await.unwrap();
+    let bytes = reader.read(found.handle, 0, OBJECT_SIZE).await.unwrap();
+    assert_eq!(bytes, [1; OBJECT_SIZE as usize]);
+}
+
+#[tokio::test]
+async fn bytes_that_were_sent_before_another_client_emptied_the_file_do_not_make_it_longer() {
+    let cell = Cell::new(1);
+    let (vfs, other) = (cell.client().await, cell.client().await);
+    let file = write_untold(&cell, &vfs).await;
+    let ino = file.found.attr.ino;
+    let emptying = OpenOptions {
+        truncate: true,
+        ..BOTH
+    };
+    other
+        .open_file(&Caller::root(), ino, emptying)
+        .await
+        .unwrap();
+    // Opened anew, it learns of the other content.
+    vfs.open_file(&Caller::root(), ino, BOTH).await.unwrap();
+    vfs.fsync(file.handle).await.unwrap();
+    assert_eq!(cell.mrc.size(ino), 0);
+}

@@ -560,3 +560,25 @@ proptest! {
         runtime.block_on(run(steps, if small { 8_192 } else { 1 << 20 }, direct));
     }
 }
+
+#[tokio::test]
+async fn preallocation_never_cuts_what_another_client_wrote() {
+    let cell = Cell::new(1);
+    let (one, two) = (cell.client().await, cell.client().await);
+    let file = create(&one, "file").await;
+    let ino = file.found.attr.ino;
+    let theirs = two.open_file(&root(), ino, BOTH).await.unwrap();
+    two.write(theirs.handle, at(0, &[7; 1000])).await.unwrap();
+    two.fsync(theirs.handle).await.unwrap();
+    let extend = Allocate::Extend { keep_size: false };
+    one.fallocate(file.handle, 0, 500, extend, false)
+        .await
+        .unwrap();
+    assert_eq!(cell.mrc.size(ino), 1000);
+    one.fallocate(file.handle, 0, 2000, extend, false)
+        .await
+        .unwrap();
+    assert_eq!(cell.mrc.size(ino), 2000);
+    let found = one.getattr(&root(), ino).await.unwrap();
+    assert_eq!(found.attr.size, 2000);
+}

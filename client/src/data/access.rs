@@ -78,7 +78,11 @@ impl Inner {
                 .object(*osd, op, payload.clone(), deadline)
                 .await
             {
-                Ok(reply) => return Ok(reply),
+                Ok(reply) if need != Need::Write || !was_cut_since(inode, &access) => {
+                    return Ok(reply);
+                }
+                // It may have arrived before the cut, and be gone with it.
+                Ok(_) => Error::reopen(Code::Io, "the file is cut again and again"),
                 Err(error) => error,
             };
             let refused = error.retry == Retry::Reopen || error.code == Code::BadCapability;
@@ -86,6 +90,7 @@ impl Inner {
                 return Err(error.within(format!("osd {osd}, inode {}", inode.ino)));
             }
             renewals += 1;
+            // Another serial says that somebody has renewed it already.
             self.renew(inode, access.serial, need, deadline).await?;
         }
     }
@@ -216,6 +221,16 @@ impl Inner {
         let version = opened.entry.attr.data_version;
         let file = opened.capability.file;
         let is_first = state.file.is_none();
+        let kept = match after {
+            After::Open => u64::MAX,
+            After::SetSize => size,
+        };
+        note_fence(
+            inode.ino,
+            &mut state,
+            &opened,
+            (self.session.restarts(), kept),
+        );
         if state.file.is_some_and(|known| known != file) {
             // What was learnt of the content before says nothing of this one.
             state.pending.allocated = 0;
@@ -224,7 +239,6 @@ impl Inner {
         }
         let keep = match after {
             After::Open => {
-                note_fence(inode.ino, &mut state, &opened);
                 self.absorb(&mut state, opened.entry, mark);
                 state.version == Some(version) && state.file == Some(file)
             }
@@ -309,23 +323,38 @@ impl Inner {
     }
 }
 
+/// Was the file cut since this access was taken?
+fn was_cut_since(inode: &Inode, access: &Access) -> bool {
+    let state = inode.state.lock();
+    let now = state.access.as_ref().map(|access| &access.capability);
+    now.is_some_and(|now| now.truncate_epoch > access.capability.truncate_epoch)
+}
+
 /// Another session may have cut the file since this one was given access: what was sent and not
-/// told yet is gone then, and must not make the file longer again.
-fn note_fence(ino: Ino, state: &mut State, opened: &Opened) {
+/// told yet is gone then, and must not make the file longer again. The same goes for what an MRC
+/// that lost power was told and forgot, as far as it lies before `size`.
+fn note_fence(ino: Ino, state: &mut State, opened: &Opened, (restarts, size): (u64, u64)) {
     let Some(known) = state.access.as_ref().map(|access| &access.capability) else {
         return;
     };
     let epoch = known.truncate_epoch;
-    if known.file != opened.capability.file || epoch >= opened.capability.truncate_epoch {
+    if epoch >= opened.capability.truncate_epoch {
         return;
     }
-    let unsent = state.unsent_end(&opened.placement.layout);
-    if epoch < opened.fenced && state.pending.end > unsent {
+    let cut_at = opened.pending_cut.map_or(0, |cut| cut.size);
+    let forgotten = state.told.filter(|told| told.restarts != restarts);
+    let forgotten = forgotten.map_or(0, |told| told.end.min(size));
+    if epoch < opened.fenced && state.pending.sent.max(forgotten) > cut_at {
         let text = format!("inode {ino}: another session took back what was not told of it");
         tracing::error!("{text}: this one was away for too long");
         state.errors.note(Error::new(Code::Io, text));
     }
+    let unsent = state.unsent_end(&opened.placement.layout);
     state.pending.end = state.pending.end.min(unsent);
+    state.pending.sent = 0;
+    if let Some(told) = &mut state.told {
+        told.end = told.end.min(unsent);
+    }
 }
 
 /// The OSD answered another question than the one asked.

@@ -176,7 +176,8 @@ impl Inner {
         });
         {
             let mut state = inode.state.lock();
-            state.told = None;
+            // Less of it may count by now.
+            let told = state.told.take().unwrap_or(told);
             if let Err(error) = outcome {
                 tracing::error!(ino = inode.ino, %error, "the MRC lost power and the file with it");
                 state.errors.note(error.clone());
@@ -299,6 +300,10 @@ impl Inner {
             object,
             end: ObjectBuffer::returned,
         };
+        let end = pieces
+            .iter()
+            .map(|(at, bytes)| u64::from(*at) + bytes.len() as u64);
+        let end = end.max().unwrap_or(0);
         let sent: Result<Vec<(usize, i64, u64)>> = stream::iter(pieces)
             .map(|(offset, bytes)| self.send_piece(inode, object, offset, bytes, deadline))
             .buffer_unordered(PARALLEL)
@@ -309,6 +314,10 @@ impl Inner {
                 let mut state = inode.state.lock();
                 for (position, delta, boot) in deltas {
                     state.arrived(position, delta, boot);
+                }
+                if let Some(access) = &state.access {
+                    let object_size = u64::from(access.layout().object_size);
+                    state.arrived_up_to(object.saturating_mul(object_size) + end);
                 }
                 drop(state);
                 departure.end = ObjectBuffer::arrived;
@@ -389,6 +398,7 @@ impl Inner {
             }
             // Until the MRC has answered, applications go on seeing what they wrote.
             state.pending.end = pending.end;
+            state.pending.sent = pending.sent;
             state.pending.written_at = pending.written_at;
             (pending, epoch)
         };
@@ -429,8 +439,7 @@ impl Inner {
             Err(error) => {
                 state.pending.allocated = state.pending.allocated.saturating_add(pending.allocated);
                 if is_final(&error) {
-                    // It will not be accepted later either.
-                    state.pending = Pending::default();
+                    inode.forget_pending(&mut state);
                 }
                 state.errors.note(error.clone());
                 Err(error)
@@ -461,6 +470,9 @@ fn is_final(error: &Error) -> bool {
 fn settle(pending: &mut Pending, told: &Pending) {
     if pending.end == told.end {
         pending.end = 0;
+    }
+    if pending.sent == told.sent {
+        pending.sent = 0;
     }
     if pending.written_at == told.written_at {
         pending.written_at = None;

@@ -69,6 +69,8 @@ impl Access {
 pub(crate) struct Pending {
     /// End of the furthest byte written.
     pub(crate) end: u64,
+    /// End of the furthest byte that an OSD has taken behind the end that the MRC knows.
+    pub(crate) sent: u64,
     /// Time of the last write.
     pub(crate) written_at: Option<Time>,
     /// Time of the last read, when it is worth telling.
@@ -214,6 +216,13 @@ impl State {
         }
     }
 
+    /// Bytes up to `end` arrived at OSDs.
+    pub(crate) fn arrived_up_to(&mut self, end: u64) {
+        if self.attr.is_none_or(|attr| end > attr.size) {
+            self.pending.sent = self.pending.sent.max(end);
+        }
+    }
+
     /// The MRC was told something; notes it together with what it was told before.
     pub(crate) fn note_told(&mut self, restarts: u64) -> &mut Told {
         self.told.get_or_insert(Told {
@@ -292,6 +301,21 @@ impl Inode {
         for object in objects {
             self.edit(state, object, ObjectBuffer::evict);
         }
+    }
+
+    /// What is pending will not be accepted later either: only what is still to be sent stays so,
+    /// and what OSDs have has to be asked for again.
+    pub(crate) fn forget_pending(&self, state: &mut State) {
+        let access = state.access.as_ref();
+        let unsent = access.map_or(0, |access| state.unsent_end(&access.layout()));
+        let pending = std::mem::take(&mut state.pending);
+        if unsent > 0 {
+            state.pending.end = pending.end.min(unsent);
+            state.pending.written_at = pending.written_at;
+        }
+        self.evict_clean(state);
+        state.changes += 1;
+        state.kernel_stale = true;
     }
 
     /// Forgets every cached byte, also unsent ones, from `size` on. Nothing may be on its way.

@@ -6,7 +6,6 @@ use bytes::Bytes;
 use futures_util::stream::{self, StreamExt};
 use xtfs_layout::{Span, spans};
 use xtfs_protocol::ids::ObjectId;
-use xtfs_protocol::meta::{Caller, SetAttr};
 use xtfs_protocol::object::{ObjectOp, ObjectReply};
 use xtfs_protocol::{Code, Error, Result};
 
@@ -88,15 +87,8 @@ impl Vfs {
                 !keep_size
             }
         };
-        let size = file.inode.state.lock().size();
-        if extend && end > size {
-            let set = SetAttr {
-                size: Some(end),
-                ..SetAttr::default()
-            };
-            inner
-                .set_size(&Caller::root(), &file.inode, set, true)
-                .await?;
+        if extend {
+            inner.extend(&file, end).await?;
         }
         Ok(())
     }
@@ -184,6 +176,30 @@ impl Vfs {
 }
 
 impl Inner {
+    /// Makes the file end at `end` or behind it. Others may have made it longer than is known
+    /// here, so this is told like the end of a write, which never cuts anything.
+    async fn extend(self: &Arc<Self>, file: &File, end: u64) -> Result<()> {
+        let inode = &*file.inode;
+        let deadline = self.session.deadline();
+        {
+            let _turn = within(deadline, inode.turn.read()).await?;
+            let mut state = inode.state.lock();
+            if end <= state.size() {
+                return Ok(());
+            }
+            state.pending.end = end;
+            state.pending.written_at = Some(self.session.env.now());
+            state.changes += 1;
+            state
+                .dirty_since
+                .get_or_insert_with(tokio::time::Instant::now);
+        }
+        self.note_dirty(inode);
+        let told = self.flush_inode(inode).await;
+        file.take_error()?;
+        told
+    }
+
     /// Makes `start..end`, as far as it lies in the file, a hole.
     async fn punch(self: &Arc<Self>, file: &File, start: u64, end: u64) -> Result<()> {
         let inode = &*file.inode;

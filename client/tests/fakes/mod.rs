@@ -105,6 +105,7 @@ impl FakeMrc {
         if let Some(node) = state.nodes.get_mut(&ino) {
             node.epoch += 1;
             node.fenced = node.epoch;
+            node.attr.data_version += 1;
         }
     }
 
@@ -319,6 +320,10 @@ impl FakeMrc {
             }
             MetaOp::Update { ino, update } => {
                 let node = state.nodes.get_mut(ino).ok_or(Code::Stale)?;
+                let wrote = update.written_at.is_some() || update.size_at_least > 0;
+                if wrote && update.truncate_epoch < node.fenced {
+                    return Err(Code::Io.into());
+                }
                 let grows = update.size_at_least > node.attr.size;
                 if update.truncate_epoch == node.epoch && grows {
                     node.attr.size = update.size_at_least;
@@ -455,6 +460,8 @@ pub struct OsdState {
     pub expires_min: i64,
     /// Calls of this kind wait for the semaphore.
     pub held: Option<(Kind, Arc<Semaphore>)>,
+    /// Good answers to calls of this kind wait for the semaphore.
+    pub answers_held: Option<(Kind, Arc<Semaphore>)>,
     /// Calls that wait for it or did.
     pub waited: usize,
 }
@@ -479,7 +486,15 @@ impl Service for FakeOsd {
             self.state.lock().waited += 1;
             drop(gate.acquire().await);
         }
-        match self.step(op, call.payload) {
+        let held = self.state.lock().answers_held.clone();
+        let held = held.filter(|(kind, _)| kind(&op));
+        let done = self.step(op, call.payload);
+        if done.is_ok()
+            && let Some((_, gate)) = held
+        {
+            drop(gate.acquire().await);
+        }
+        match done {
             Ok((reply, payload)) => Answer {
                 reply: Ok(Reply::Object(reply)),
                 payload,
@@ -643,6 +658,24 @@ impl Cell {
 
     pub fn writes(&self) -> usize {
         self.osds.iter().map(|osd| osd.state.lock().writes).sum()
+    }
+
+    /// Another session takes back what was not told of a file, and cuts all of it.
+    pub fn take_back(&self, ino: Ino) {
+        self.mrc.fence(ino);
+        let (data, epoch) = {
+            let node = &self.mrc.state.lock().nodes[&ino];
+            (node.data, node.epoch)
+        };
+        let file = FileId {
+            volume: VolumeId::default(),
+            data,
+        };
+        for osd in &self.osds {
+            let mut state = osd.state.lock();
+            state.objects.retain(|(of, _), _| *of != file);
+            state.epochs.insert(file, epoch);
+        }
     }
 
     pub fn set_write_error(&self, error: Option<Error>) {

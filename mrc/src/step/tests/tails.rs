@@ -63,11 +63,17 @@ fn whoever_writes_after_a_lost_writer_cuts_at_the_end_first() {
     let mut world = World::new();
     let ino = world.written();
     world.lose_session();
-    assert_eq!(world.open(ino, false).pending_cut, None, "a reader");
+    let reader = world.open(ino, false);
+    assert_eq!(reader.pending_cut, None, "a reader");
+    let version = reader.entry.attr.data_version;
     let opened = world.open(ino, true);
     assert_eq!(opened.pending_cut, recovery(1, 100));
     assert_eq!((opened.capability.truncate_epoch, opened.fenced), (1, 1));
     assert_eq!(opened.entry.attr.size, 100);
+    assert!(
+        opened.entry.attr.data_version > version,
+        "nobody's cache is right"
+    );
     assert!(world.last.durable, "an OSD must not know more than the MRC");
     world.run(&MetaOp::TruncateDone { ino, epoch: 1 }).unwrap();
     world.run(&MetaOp::Release { ino }).unwrap();
