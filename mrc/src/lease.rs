@@ -8,10 +8,14 @@
 //! A read runs on a snapshot, beside the writer. What changed between its snapshot and its reply is
 //! not granted: changes are numbered, and the last few are remembered.
 //!
-//! [`LeaseKind::Write`] goes to the only session of a volume: it may also cache which name leads
+//! [`LeaseKind::Alone`] goes to the only session of a volume: it may also cache which name leads
 //! where. A second session starts only when the last of those leases is over.
+//!
+//! [`LeaseKind::Write`] comes with a file that nobody else has open: what is written to it may be
+//! sent later. Before somebody else looks at the file, that is recalled; from then on, until the
+//! file is closed, its writer writes *through*.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
 use parking_lot::Mutex;
@@ -41,6 +45,8 @@ struct Granted {
     leases: BTreeMap<(Ino, SessionId), Times>,
     /// Each lease once, under the time at which it is looked at again.
     queue: VecDeque<(Instant, (Ino, SessionId))>,
+    /// Files, and who writes them through.
+    through: BTreeSet<(Ino, SessionId)>,
     /// The last changes, and by whom.
     changes: VecDeque<(Ino, SessionId)>,
     /// Number of the next change.
@@ -60,6 +66,8 @@ pub(crate) struct Asker {
     pub session: SessionId,
     /// No other session has the volume.
     pub alone: bool,
+    /// How the session may deal with a file that it opened.
+    pub file: LeaseKind,
     /// What [`Leases::mark`] said before the operation.
     pub mark: u64,
 }
@@ -93,15 +101,18 @@ impl Leases {
     /// Puts a lease on every inode that a reply tells about.
     pub fn grant_reply(&self, asker: Asker, reply: &mut MetaReply) {
         match reply {
-            MetaReply::Entry(entry) => self.grant(asker, entry),
+            MetaReply::Entry(entry) => self.grant(asker, LeaseKind::Read, entry),
             MetaReply::Opened(opened) | MetaReply::Truncated(opened) => {
-                self.grant(asker, &mut opened.entry);
+                self.grant(asker, asker.file, &mut opened.entry);
             }
             _ => {}
         }
     }
 
-    fn grant(&self, asker: Asker, entry: &mut Entry) {
+    fn grant(&self, asker: Asker, kind: LeaseKind, entry: &mut Entry) {
+        let kind = if asker.alone { LeaseKind::Alone } else { kind };
+        // What may be delayed does not end with the time.
+        entry.lease.kind = kind;
         let now = Instant::now();
         let mut granted = self.granted.lock();
         granted.forget_ended(now);
@@ -128,21 +139,27 @@ impl Leases {
             return;
         }
         entry.lease = Lease {
-            kind: if asker.alone {
-                LeaseKind::Write
-            } else {
-                LeaseKind::Read
-            },
+            kind,
             duration_ms: u32::try_from(self.duration.as_millis()).unwrap_or(u32::MAX),
         };
     }
 
     /// An inode was changed. Returns the sessions, other than the one that changed it, that rely on
-    /// it and are to be told; whom to wait for goes to `waiting`.
-    pub fn recall(&self, ino: Ino, by: SessionId, waiting: &mut Waiting) -> Vec<SessionId> {
+    /// it and are to be told; whom to wait for goes to `waiting`. Those that have it `open` may
+    /// rely on its content without a lease.
+    pub fn recall(
+        &self,
+        ino: Ino,
+        by: SessionId,
+        open: impl IntoIterator<Item = SessionId>,
+        waiting: &mut Waiting,
+    ) -> Vec<SessionId> {
         let now = Instant::now();
         let mut granted = self.granted.lock();
         granted.note_change(ino, by);
+        for session in open {
+            granted.hold((ino, session), now, self.duration);
+        }
         let range = (ino, SessionId([0; 16]))..=(ino, SessionId([u8::MAX; 16]));
         let mut told = Vec::new();
         for (key, times) in granted.leases.range_mut(range) {
@@ -155,6 +172,49 @@ impl Leases {
             }
         }
         told
+    }
+
+    /// Somebody else looks at a file. Returns those of its writers that may have something unsent
+    /// and are to be told to write through from now on; whom to wait for goes to `waiting`.
+    pub fn expose(
+        &self,
+        ino: Ino,
+        writers: impl IntoIterator<Item = SessionId>,
+        waiting: &mut Waiting,
+    ) -> Vec<SessionId> {
+        let now = Instant::now();
+        let mut granted = self.granted.lock();
+        let mut told = Vec::new();
+        for session in writers {
+            let key = (ino, session);
+            if granted.through.insert(key) {
+                granted.hold(key, now, self.duration);
+                waiting.keys.push(key);
+                if let Some(times) = granted.leases.get_mut(&key) {
+                    times.recalled = true;
+                }
+                told.push(session);
+            } else if granted.leases.get(&key).is_some_and(|times| times.recalled) {
+                waiting.keys.push(key);
+            }
+        }
+        told
+    }
+
+    /// The session writes the file through, because others have it open already.
+    pub fn writes_through(&self, ino: Ino, session: SessionId) {
+        self.granted.lock().through.insert((ino, session));
+    }
+
+    /// The session has closed the file.
+    pub fn closed(&self, ino: Ino, session: SessionId) {
+        self.granted.lock().through.remove(&(ino, session));
+    }
+
+    /// The session is over.
+    pub fn forget_session(&self, session: SessionId) {
+        let mut granted = self.granted.lock();
+        granted.through.retain(|(_, by)| *by != session);
     }
 
     /// Waits until what was recalled has come back or is over: at most the time of a lease.
@@ -184,6 +244,27 @@ impl Leases {
 }
 
 impl Granted {
+    /// Makes sure of an entry that lasts for a while.
+    fn hold(&mut self, key: (Ino, SessionId), now: Instant, duration: Duration) {
+        let end = now + duration;
+        match self.leases.get_mut(&key) {
+            Some(times) if times.end > now => {}
+            Some(times) => {
+                times.end = end;
+                times.recalled = false;
+            }
+            None => {
+                let times = Times {
+                    end,
+                    queued: end,
+                    recalled: false,
+                };
+                self.leases.insert(key, times);
+                self.queue.push_back((end, key));
+            }
+        }
+    }
+
     fn note_change(&mut self, ino: Ino, by: SessionId) {
         if self.changes.len() == CHANGES_MAX {
             self.changes.pop_front();
@@ -225,7 +306,11 @@ impl Granted {
                     self.queue.push_back((times.end, key));
                 }
                 _ => {
-                    self.leases.remove(&key);
+                    let times = self.leases.remove(&key);
+                    if times.is_some_and(|times| times.recalled) {
+                        // It was not heard of: it may not know that it is to write through.
+                        self.through.remove(&key);
+                    }
                 }
             }
         }
@@ -274,6 +359,7 @@ mod tests {
         let asker = Asker {
             session,
             alone: false,
+            file: LeaseKind::Read,
             mark,
         };
         leases.grant_reply(asker, &mut reply);
@@ -289,7 +375,7 @@ mod tests {
 
     fn recall(leases: &Leases, ino: Ino, by: SessionId) -> (Vec<SessionId>, Waiting) {
         let mut waiting = Waiting::default();
-        let told = leases.recall(ino, by, &mut waiting);
+        let told = leases.recall(ino, by, [], &mut waiting);
         (told, waiting)
     }
 

@@ -15,7 +15,7 @@ use tokio::sync::{Notify, mpsc};
 use xtfs_protocol::directory::ServiceInfo;
 use xtfs_protocol::env::Env;
 use xtfs_protocol::ids::{Ino, ServiceId, SessionId};
-use xtfs_protocol::meta::{Caller, MetaOp, MetaReply, Placement, Push, Space};
+use xtfs_protocol::meta::{Caller, LeaseKind, MetaOp, MetaReply, Placement, Push, Space};
 use xtfs_protocol::time::Time;
 use xtfs_protocol::transport::{Connector, Origin, Peer, Pusher, Service};
 use xtfs_protocol::{Answer, Call, CallHeader, Code, Error, Reply, Request, Result};
@@ -336,7 +336,7 @@ impl Shared {
         parts: &ContextParts<'_>,
     ) -> Result<MetaReply> {
         let session = header.session;
-        let mark = volume.leases.mark();
+        let mut mark = volume.leases.mark();
         let mut reply = if step::is_change(op) {
             let change = Change {
                 op,
@@ -359,13 +359,24 @@ impl Shared {
             if let Some(recalled) = recalled {
                 volume.leases.settled(&recalled).await;
             }
+            if let MetaOp::Release { ino } = op {
+                volume.leases.closed(*ino, session);
+            }
             outcome.reply
         } else {
             volume.read(op, parts)?
         };
+        if let Some(ino) = looks_at(&reply)
+            && self.expose(volume, ino, session).await
+        {
+            mark = volume.leases.mark();
+            let entry = volume.read(&MetaOp::Getattr { ino }, parts)?;
+            refresh(&mut reply, entry);
+        }
         let asker = Asker {
             session,
             alone: volume.is_alone(session),
+            file: self.file_lease(volume, &reply, session),
             mark,
         };
         volume.leases.grant_reply(asker, &mut reply);
@@ -421,6 +432,49 @@ impl Shared {
         }
     }
 
+    /// Before a session looks at a file, whoever writes it sends everything. True when somebody had
+    /// to.
+    async fn expose(&self, volume: &Volume, ino: Ino, session: SessionId) -> bool {
+        let openers = volume.openers(ino, session);
+        let writers = openers.iter().filter(|(_, writes)| *writes);
+        let mut waiting = Waiting::default();
+        let told = volume
+            .leases
+            .expose(ino, writers.map(|(id, _)| *id), &mut waiting);
+        self.push_recalls(volume, ino, told);
+        if waiting == Waiting::default() {
+            return false;
+        }
+        volume.leases.settled(&waiting).await;
+        true
+    }
+
+    /// May a session that opened a file send later what it writes?
+    fn file_lease(&self, volume: &Volume, reply: &MetaReply, session: SessionId) -> LeaseKind {
+        let (MetaReply::Opened(opened) | MetaReply::Truncated(opened)) = reply else {
+            return LeaseKind::Read;
+        };
+        let ino = opened.entry.attr.ino;
+        if volume.openers(ino, session).is_empty() {
+            return LeaseKind::Write;
+        }
+        volume.leases.writes_through(ino, session);
+        LeaseKind::Read
+    }
+
+    fn push_recalls(&self, volume: &Volume, ino: Ino, sessions: Vec<SessionId>) {
+        for session in sessions {
+            if let Some(pusher) = volume.pusher(session) {
+                let push = Push::Recall {
+                    volume: volume.id(),
+                    ino,
+                };
+                // A full queue drops it: the lease ends with its time.
+                let _ = self.recalls.try_send(Recall { pusher, push });
+            }
+        }
+    }
+
     /// Tells the other sessions that rely on changed inodes. Returns what the change has to wait
     /// for, if there may be anything.
     fn recall(&self, volume: &Volume, touched: &[Ino], by: SessionId) -> Option<Waiting> {
@@ -429,16 +483,9 @@ impl Shared {
         }
         let mut waiting = Waiting::default();
         for ino in touched {
-            for session in volume.leases.recall(*ino, by, &mut waiting) {
-                if let Some(pusher) = volume.pusher(session) {
-                    let push = Push::Recall {
-                        volume: volume.id(),
-                        ino: *ino,
-                    };
-                    // A full queue drops it: the lease ends with its time.
-                    let _ = self.recalls.try_send(Recall { pusher, push });
-                }
-            }
+            let open = volume.openers(*ino, by).into_iter().map(|(id, _)| id);
+            let told = volume.leases.recall(*ino, by, open, &mut waiting);
+            self.push_recalls(volume, *ino, told);
         }
         Some(waiting)
     }
@@ -488,6 +535,27 @@ impl Shared {
     ) -> Result<T> {
         let done = self.env.blocking(work).await;
         done.ok_or_else(|| lost_work(what))?
+    }
+}
+
+/// The inode of which a reply says what it is like.
+fn looks_at(reply: &MetaReply) -> Option<Ino> {
+    match reply {
+        MetaReply::Entry(entry) => Some(entry.attr.ino),
+        MetaReply::Opened(opened) | MetaReply::Truncated(opened) => Some(opened.entry.attr.ino),
+        _ => None,
+    }
+}
+
+/// Puts newer attributes into a reply.
+fn refresh(reply: &mut MetaReply, newer: MetaReply) {
+    let MetaReply::Entry(newer) = newer else {
+        return;
+    };
+    match reply {
+        MetaReply::Entry(entry) => *entry = newer,
+        MetaReply::Opened(opened) | MetaReply::Truncated(opened) => opened.entry = newer,
+        _ => {}
     }
 }
 

@@ -490,6 +490,22 @@ impl Sessions {
         self.sessions.keys().all(|known| *known == id)
     }
 
+    /// The other sessions that have it open, and whether they may write.
+    pub fn openers(&self, ino: Ino, asking: SessionId) -> Vec<(SessionId, bool)> {
+        let own = self
+            .sessions
+            .get(&asking)
+            .is_some_and(|session| session.open.contains_key(&ino));
+        if self.holders.get(&ino).copied().unwrap_or(0) <= u32::from(own) {
+            return Vec::new();
+        }
+        let others = self.sessions.iter().filter(|(id, _)| **id != asking);
+        others
+            .filter(|(_, session)| session.open.contains_key(&ino))
+            .map(|(id, session)| (*id, session.writes(ino)))
+            .collect()
+    }
+
     pub fn ids(&self) -> Vec<SessionId> {
         self.sessions.keys().copied().collect()
     }

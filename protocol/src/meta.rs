@@ -147,8 +147,11 @@ pub struct Lease {
 pub enum LeaseKind {
     /// Many holders may cache attributes, entries and data.
     Read,
-    /// One holder may also delay and batch its own changes.
+    /// One holder may also delay its own changes. Of an opened file: nobody else has it open, so
+    /// what is written may be sent later.
     Write,
+    /// Nobody else has the volume: it may also be cached which name leads where.
+    Alone,
 }
 
 /// An inode as found by name.
@@ -276,6 +279,9 @@ pub enum XattrMode {
 /// What a writer learnt about a file: sent at flush, fsync and close.
 #[derive(Archive, Serialize, Deserialize, Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FileUpdate {
+    /// Bytes that are to be appended: the file grows by so many, wherever its end is, and they go
+    /// before the new end, which the answer tells. 0 for none.
+    pub appended: u64,
     /// The end of the furthest byte written; the MRC's size becomes the larger of both. Ignored
     /// when the truncate epoch is no longer the file's.
     pub size_at_least: u64,

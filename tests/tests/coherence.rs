@@ -183,6 +183,54 @@ fn a_listing_neither_misses_nor_repeats_what_stays_while_names_come_and_go() {
 }
 
 #[test]
+fn what_is_written_and_not_closed_is_seen_by_who_has_the_file_open_and_by_who_asks() {
+    Two::new().both(|one, other| {
+        fs::write(one.join("file"), [b'0'; 8192]).unwrap();
+        let reader = File::open(other.join("file")).unwrap();
+        let mut seen = [0; 8192];
+        reader.read_exact_at(&mut seen, 0).unwrap();
+        let writer = OpenOptions::new().write(true).open(one.join("file"));
+        let writer = writer.unwrap();
+        writer.write_all_at(&[b'1'; 8192], 0).unwrap();
+        reader.read_exact_at(&mut seen, 0).unwrap();
+        assert_eq!(seen, [b'1'; 8192]);
+
+        let writer = File::create(one.join("grows")).unwrap();
+        for round in 1..20_u64 {
+            writer
+                .write_all_at(&[b'x'; 1000], (round - 1) * 1000)
+                .unwrap();
+            let size = fs::metadata(other.join("grows")).unwrap().len();
+            assert_eq!(size, round * 1000);
+        }
+    });
+}
+
+#[test]
+fn appends_of_both_are_all_there_and_whole() {
+    Two::new().both(|one, other| {
+        const RECORDS: usize = 50;
+        File::create(one.join("log")).unwrap();
+        std::thread::scope(|scope| {
+            for (mount, letter) in [(one, b'a'), (other, b'b')] {
+                scope.spawn(move || {
+                    let file = OpenOptions::new().append(true).open(mount.join("log"));
+                    let mut file = file.unwrap();
+                    for _ in 0..RECORDS {
+                        file.write_all(&[letter; 64]).unwrap();
+                    }
+                });
+            }
+        });
+        let content = fs::read(one.join("log")).unwrap();
+        assert_eq!(content, fs::read(other.join("log")).unwrap());
+        assert_eq!(content.len(), 2 * RECORDS * 64);
+        let of = |letter| content.chunks(64).filter(|r| **r == [letter; 64]).count();
+        assert_eq!((of(b'a'), of(b'b')), (RECORDS, RECORDS));
+    });
+}
+
+#[test]
 fn only_one_of_many_makes_a_name() {
     Two::new().both(|one, other| {
         for round in 0..20 {

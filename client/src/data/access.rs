@@ -8,7 +8,7 @@ use futures_util::stream::{self, StreamExt, TryStreamExt};
 use tokio::time::Instant;
 use xtfs_layout::{Cut, cut};
 use xtfs_protocol::ids::Ino;
-use xtfs_protocol::meta::{Caller, MetaOp, MetaReply, OpenMode, Opened, PendingCut};
+use xtfs_protocol::meta::{Caller, LeaseKind, MetaOp, MetaReply, OpenMode, Opened, PendingCut};
 use xtfs_protocol::object::{ObjectOp, ObjectReply};
 use xtfs_protocol::{Code, Error, Result, Retry};
 
@@ -231,6 +231,7 @@ impl Inner {
             &opened,
             (self.session.restarts(), kept),
         );
+        state.through |= opened.entry.lease.kind == LeaseKind::Read;
         if state.file.is_some_and(|known| known != file) {
             // What was learnt of the content before says nothing of this one.
             state.pending.allocated = 0;

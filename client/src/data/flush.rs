@@ -407,6 +407,7 @@ impl Inner {
         let op = MetaOp::Update {
             ino: inode.ino,
             update: FileUpdate {
+                appended: 0,
                 size_at_least: pending.end,
                 truncate_epoch: epoch,
                 allocated_delta: pending.allocated,

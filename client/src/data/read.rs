@@ -6,6 +6,7 @@ use bytes::Bytes;
 use tokio::time::Instant;
 use xtfs_layout::{Layout, Span, spans};
 use xtfs_protocol::ids::ObjectId;
+use xtfs_protocol::meta::{Caller, MetaOp};
 use xtfs_protocol::object::{DataRange, ObjectOp, ObjectReply};
 use xtfs_protocol::{Code, Error, Result};
 
@@ -28,6 +29,7 @@ impl Inner {
     ) -> Result<Vec<u8>> {
         let deadline = self.session.deadline();
         let inode = &*file.inode;
+        self.know_size(inode).await?;
         let size = inode.state.lock().size();
         if offset >= size || length == 0 {
             return Ok(Vec::new());
@@ -59,6 +61,17 @@ impl Inner {
         }
         self.inodes.evict();
         Ok(out)
+    }
+
+    /// Where others may have changed the size, asks for it.
+    async fn know_size(&self, inode: &Inode) -> Result<()> {
+        if !self.is_alone() && self.left(&inode.state.lock()).is_zero() {
+            let mark = self.mark();
+            let op = MetaOp::Getattr { ino: inode.ino };
+            let entry = self.entry(&Caller::root(), op).await?;
+            self.absorb(&mut inode.state.lock(), entry, mark);
+        }
+        Ok(())
     }
 
     fn ahead_max(&self) -> u64 {

@@ -110,6 +110,7 @@ impl Inner {
         let op = MetaOp::Update {
             ino: inode.ino,
             update: xtfs_protocol::meta::FileUpdate {
+                appended: 0,
                 size_at_least: 0,
                 truncate_epoch,
                 allocated_delta,

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use tokio::time::Instant;
 use xtfs_layout::spans;
-use xtfs_protocol::meta::{Caller, MetaOp, SetAttr};
+use xtfs_protocol::meta::{Caller, FileUpdate, MetaOp, SetAttr};
 use xtfs_protocol::{Code, Error, Result};
 
 use crate::session::within;
@@ -28,6 +28,15 @@ pub struct Write<'a> {
     pub kill_set_id: bool,
 }
 
+/// Whether what is written may be sent later.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Delay {
+    /// Only if it may.
+    Only,
+    /// The caller sends it if it may not.
+    Maybe,
+}
+
 impl Inner {
     /// Writes when that needs no waiting; `None` when it does.
     pub(crate) fn write_now(
@@ -43,7 +52,7 @@ impl Inner {
         if write.kill_set_id && has_set_id(inode) {
             return None;
         }
-        Some(self.insert(file, write))
+        self.insert(file, write, Delay::Only).transpose()
     }
 
     /// Writes, waiting for room among the dirty bytes.
@@ -55,16 +64,45 @@ impl Inner {
         if write.kill_set_id {
             self.kill_set_id(inode).await?;
         }
+        let mut write = write;
+        if file.append && !write.exact && inode.state.lock().through {
+            write.offset = self.append(inode, write.data.len() as u64).await?;
+            write.exact = true;
+        }
         let written = {
             let _turn = within(deadline, inode.turn.read()).await?;
-            self.insert(file, write)?
+            self.insert(file, write, Delay::Maybe)?
         };
-        if file.direct {
+        let written = written.unwrap_or(0);
+        if inode.state.lock().through {
+            let sent = self.flush_inode(inode).await;
+            file.take_error()?;
+            sent?;
+        } else if file.direct {
             let sent = self.flush_data(inode, deadline).await;
             file.take_error()?;
             sent?;
         }
         Ok(written)
+    }
+
+    /// Makes room at the end of a file to which others write as well; says where it begins.
+    async fn append(&self, inode: &Arc<Inode>, length: u64) -> Result<u64> {
+        let mark = self.mark();
+        let op = MetaOp::Update {
+            ino: inode.ino,
+            update: FileUpdate {
+                appended: length,
+                size_at_least: 0,
+                truncate_epoch: inode.access()?.capability.truncate_epoch,
+                allocated_delta: 0,
+                written_at: None,
+                read_at: None,
+            },
+        };
+        let entry = self.entry(&Caller::root(), op).await?;
+        self.absorb_change(&mut inode.state.lock(), entry, mark);
+        Ok(entry.attr.size.saturating_sub(length))
     }
 
     /// Takes set-id bits away, as a write of an unprivileged process does.
@@ -102,7 +140,13 @@ impl Inner {
     }
 
     /// Puts the bytes into the cache and starts sending objects that are complete.
-    fn insert(self: &Arc<Self>, file: &File, write: Write<'_>) -> Result<u32> {
+    /// None when it would have to be sent at once and that is not wanted.
+    fn insert(
+        self: &Arc<Self>,
+        file: &File,
+        write: Write<'_>,
+        delay: Delay,
+    ) -> Result<Option<u32>> {
         file.take_error()?;
         let inode = &*file.inode;
         let length = write.data.len() as u64;
@@ -116,6 +160,9 @@ impl Inner {
                     format!("inode {} is not open", inode.ino),
                 ));
             };
+            if state.through && delay == Delay::Only {
+                return Ok(None);
+            }
             let layout = access.layout();
             let offset = if file.append && !write.exact {
                 state.size()
@@ -151,7 +198,7 @@ impl Inner {
             self.send_in_background(inode, object);
         }
         self.inodes.evict();
-        Ok(u32::try_from(length).unwrap_or(u32::MAX))
+        Ok(Some(u32::try_from(length).unwrap_or(u32::MAX)))
     }
 }
 

@@ -54,7 +54,8 @@ impl Adaptor {
         // Who only reads has nothing to send at close. Where files are locked every close counts,
         // because it frees the locks of its process.
         let silent = !options.write && !self.vfs.has_locks(opened.found.attr.ino);
-        keep | if silent { open::NO_FLUSH } else { 0 }
+        let direct = if opened.through { open::DIRECT_IO } else { 0 };
+        keep | direct | if silent { open::NO_FLUSH } else { 0 }
     }
 
     pub(super) fn files(&self, request: &Request<'_>, reply: Reply) {

@@ -77,6 +77,8 @@ impl Serve for Adaptor {
             | init::HANDLE_KILLPRIV_V2
             | init::CACHE_SYMLINKS
             | init::EXPORT_SUPPORT
+            // Files that several clients have open are not cached, and mapped all the same.
+            | init::DIRECT_IO_ALLOW_MMAP
             | init::POSIX_LOCKS
             | init::FLOCK_LOCKS
             // Lists are kept, inherited and enforced by the MRC, which needs the umask to itself.

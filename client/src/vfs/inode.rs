@@ -154,6 +154,8 @@ pub(crate) struct State {
     pub(crate) handles: u32,
     /// Open handles that may write.
     pub(crate) writers: u32,
+    /// Others look at the file: what is written is sent and told before the write returns.
+    pub(crate) through: bool,
     /// Capability and placement.
     pub(crate) access: Option<Access>,
     /// Cached objects.

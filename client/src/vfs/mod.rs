@@ -118,6 +118,8 @@ pub(crate) struct Inner {
     /// Attributes requested before this mark may miss a change by another client to an inode that
     /// was not known here.
     recall_mark: AtomicU64,
+    /// The last lease said that other clients have the volume, too.
+    shared: AtomicBool,
     /// Until when this client has the volume to itself, as far as it knows.
     alone_until: Mutex<Option<Instant>>,
     invalidate: RwLock<Option<Arc<dyn Invalidate>>>,
@@ -153,6 +155,7 @@ impl Vfs {
             names_mark: AtomicU64::new(0),
             names_told: Mutex::default(),
             recall_mark: AtomicU64::new(0),
+            shared: AtomicBool::new(false),
             alone_until: Mutex::default(),
             invalidate: RwLock::new(None),
             access_times: AtomicBool::new(!read_only),
@@ -384,6 +387,11 @@ impl Inner {
         state.attr_mark >= self.names_mark.load(Ordering::Acquire)
     }
 
+    /// Has this client the volume to itself, as far as it was told?
+    pub(crate) fn is_alone(&self) -> bool {
+        !self.shared.load(Ordering::Relaxed)
+    }
+
     /// How long this client still has the volume to itself.
     fn alone(&self) -> Duration {
         self.alone_until.lock().map_or(Duration::ZERO, left)
@@ -415,10 +423,12 @@ impl Inner {
         let Lease { kind, duration_ms } = entry.lease;
         let until = mark.at + Duration::from_millis(u64::from(duration_ms));
         if duration_ms > 0 {
+            self.shared
+                .store(kind != LeaseKind::Alone, Ordering::Relaxed);
             let mut alone = self.alone_until.lock();
             *alone = match kind {
-                LeaseKind::Write => Some(alone.map_or(until, |known| known.max(until))),
-                LeaseKind::Read => None,
+                LeaseKind::Alone => Some(alone.map_or(until, |known| known.max(until))),
+                LeaseKind::Read | LeaseKind::Write => None,
             };
         }
         until
@@ -427,7 +437,15 @@ impl Inner {
     /// Returns the lease on an inode after sending what is unsent.
     async fn recall(self: Arc<Self>, ino: Ino) {
         if let Some(inode) = self.inodes.get(ino) {
-            if let Err(error) = self.flush_inode(&inode).await {
+            // Nothing more is delayed behind what is unsent now. Where that is so already, there is
+            // only what some write still waits for, perhaps until this recall is answered.
+            let through = {
+                let mut state = inode.state.lock();
+                let through = state.through;
+                state.through |= state.writers > 0;
+                through
+            };
+            if !through && let Err(error) = self.flush_inode(&inode).await {
                 tracing::warn!(ino, %error, "recall: could not send everything");
             }
             let mut state = inode.state.lock();
@@ -438,6 +456,8 @@ impl Inner {
             // Replies to what was asked before may not know of the change.
             state.changed_mark = self.advance();
         }
+        self.shared.store(true, Ordering::Relaxed);
+        *self.alone_until.lock() = None;
         self.recall_mark.fetch_max(self.advance(), Ordering::AcqRel);
         let invalidate = self.invalidate.read().clone();
         if let Some(invalidate) = invalidate {

@@ -50,6 +50,8 @@ pub struct OpenedFile {
     pub found: Found,
     /// Content cached since an earlier open is still right.
     pub keep_cache: bool,
+    /// Others have the file open, too: reads and writes should come here each time.
+    pub through: bool,
 }
 
 /// An open file.
@@ -210,6 +212,7 @@ impl Inner {
             handle,
             found: self.seen(&state, attr),
             keep_cache,
+            through: state.through,
         })
     }
 
@@ -235,6 +238,7 @@ impl Inner {
             state.writers -= u32::from(file.write);
             if state.handles == 0 {
                 state.access = None;
+                state.through = false;
                 // What could not be told by now was noted as an error.
                 state.pending = Pending::default();
                 state.released_mark = self.advance();

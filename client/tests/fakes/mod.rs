@@ -117,7 +117,7 @@ impl FakeMrc {
         Entry {
             attr: node.attr,
             lease: Lease {
-                kind: LeaseKind::Read,
+                kind: LeaseKind::Alone,
                 duration_ms: self.lease_ms,
             },
         }

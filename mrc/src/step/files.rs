@@ -232,12 +232,13 @@ impl Transaction<'_> {
         let mut inode = before.clone();
         let reads_only = update.written_at.is_none()
             && update.allocated_delta == 0
-            && update.size_at_least <= inode.size;
+            && update.size_at_least <= inode.size
+            && update.appended == 0;
         if !(reads_only && self.may_read(&inode)?) {
             self.need_writer(&inode)?;
         }
         let file = file_mut(&mut inode)?;
-        let wrote = update.written_at.is_some() || update.size_at_least > 0;
+        let wrote = update.written_at.is_some() || update.size_at_least > 0 || update.appended > 0;
         if wrote && update.truncate_epoch < file.fenced {
             let context = "the session was lost, and another one took back what it had not told";
             return Err(Error::new(Code::Io, context));
@@ -260,6 +261,12 @@ impl Transaction<'_> {
         }
         if update.truncate_epoch == epoch && update.size_at_least > inode.size {
             inode.size = update.size_at_least;
+            changed = true;
+        }
+        if update.appended > 0 {
+            let grown = inode.size.checked_add(update.appended);
+            let grown = grown.filter(|size| i64::try_from(*size).is_ok());
+            inode.size = grown.ok_or(Code::TooLarge)?;
             changed = true;
         }
         if update.truncate_epoch >= data_epoch {

@@ -114,6 +114,7 @@ impl Volume {
         self.write_end(batch)?;
         self.locks.lock().end(id);
         self.sessions.lock().remove(id);
+        self.leases.forget_session(id);
         Ok(())
     }
 
@@ -193,6 +194,11 @@ impl Volume {
     /// Has no other session the volume?
     pub fn is_alone(&self, session: SessionId) -> bool {
         self.sessions.lock().is_alone(session)
+    }
+
+    /// The other sessions that have a file open, and whether they may write.
+    pub fn openers(&self, ino: Ino, asking: SessionId) -> Vec<(SessionId, bool)> {
+        self.sessions.lock().openers(ino, asking)
     }
 
     /// Every session that the volume has.

@@ -90,6 +90,7 @@ fn operation(kind: u8, name: u8, other: u8, ino: Ino) -> MetaOp {
         _ => MetaOp::Update {
             ino,
             update: FileUpdate {
+                appended: 0,
                 size_at_least: u64::from(other) * 100,
                 truncate_epoch: 0,
                 allocated_delta: 1,

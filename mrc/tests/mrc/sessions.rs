@@ -134,6 +134,7 @@ async fn a_truncation_to_less_is_durable_before_it_is_answered() {
     let made = client.create("file").await;
     let ino = made.entry.attr.ino;
     let update = FileUpdate {
+        appended: 0,
         size_at_least: 100,
         truncate_epoch: 0,
         allocated_delta: 100,
@@ -499,6 +500,7 @@ async fn a_new_size_spares_what_a_client_told_before_the_mrc_lost_power() {
     let ino = client.create("file").await.entry.attr.ino;
     client.send(MetaOp::Sync).await.unwrap();
     let update = xtfs_protocol::meta::FileUpdate {
+        appended: 0,
         size_at_least: 300,
         truncate_epoch: 0,
         allocated_delta: 0,

@@ -40,6 +40,7 @@ numbers! {
         DO_READDIRPLUS = 1 << 13, READDIRPLUS_AUTO = 1 << 14, ASYNC_DIO = 1 << 15,
         PARALLEL_DIROPS = 1 << 18, POSIX_ACL = 1 << 20, MAX_PAGES = 1 << 22,
         CACHE_SYMLINKS = 1 << 23, HANDLE_KILLPRIV_V2 = 1 << 28, INIT_EXT = 1 << 30,
+        DIRECT_IO_ALLOW_MMAP = 1 << 36,
     }
 }
 
@@ -54,7 +55,7 @@ numbers! {
 numbers! {
     /// How an open file is treated.
     open: u32 {
-        KEEP_CACHE = 1 << 1, NO_FLUSH = 1 << 5,
+        DIRECT_IO = 1 << 0, KEEP_CACHE = 1 << 1, NO_FLUSH = 1 << 5,
     }
 }
 

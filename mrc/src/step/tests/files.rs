@@ -10,6 +10,7 @@ fn update(ino: Ino, size: u64, epoch: u64, delta: i64, written_at: Option<Time>)
     MetaOp::Update {
         ino,
         update: FileUpdate {
+            appended: 0,
             size_at_least: size,
             truncate_epoch: epoch,
             allocated_delta: delta,
@@ -264,6 +265,7 @@ fn reading_moves_the_access_time_without_a_right_to_write() {
         nanos: 0,
     };
     let update = FileUpdate {
+        appended: 0,
         size_at_least: 0,
         truncate_epoch: 0,
         allocated_delta: 0,
@@ -304,6 +306,7 @@ fn times_of_writes_and_reads_are_checked() {
     let read = MetaOp::Update {
         ino,
         update: FileUpdate {
+            appended: 0,
             size_at_least: 0,
             truncate_epoch: 0,
             allocated_delta: 0,
@@ -312,4 +315,31 @@ fn times_of_writes_and_reads_are_checked() {
         },
     };
     assert_eq!(world.refused(&read), Code::Invalid);
+}
+
+#[test]
+fn what_is_appended_goes_behind_what_others_appended() {
+    let mut world = World::new();
+    let ino = world.create(ROOT, "file").entry.attr.ino;
+    let mut append = |bytes| {
+        let update = FileUpdate {
+            appended: bytes,
+            size_at_least: 0,
+            truncate_epoch: 0,
+            allocated_delta: 0,
+            written_at: None,
+            read_at: None,
+        };
+        world.run(&MetaOp::Update { ino, update })
+    };
+    for end in [10, 20] {
+        let Ok(MetaReply::Entry(entry)) = append(10) else {
+            panic!("an entry");
+        };
+        assert_eq!(entry.attr.size, end);
+    }
+    assert_eq!(
+        append(u64::MAX).err().map(|error| error.code),
+        Some(Code::TooLarge)
+    );
 }

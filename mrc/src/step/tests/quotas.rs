@@ -29,6 +29,7 @@ fn written(ino: Ino, size: u64) -> MetaOp {
     MetaOp::Update {
         ino,
         update: FileUpdate {
+            appended: 0,
             size_at_least: size,
             truncate_epoch: 0,
             allocated_delta: 0,

@@ -10,6 +10,7 @@ fn update(ino: Ino, size: u64, epoch: u64) -> MetaOp {
     MetaOp::Update {
         ino,
         update: FileUpdate {
+            appended: 0,
             size_at_least: size,
             truncate_epoch: epoch,
             allocated_delta: 0,

@@ -145,6 +145,7 @@ fn writing_takes_the_rights_that_a_program_file_carries() {
         .run(&set(ino, "security.capability", b"c", XattrMode::Set))
         .unwrap();
     let update = FileUpdate {
+        appended: 0,
         size_at_least: 5,
         truncate_epoch: 0,
         allocated_delta: 5,
