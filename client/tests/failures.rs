@@ -12,6 +12,7 @@ use xtfs_protocol::Code;
 use xtfs_protocol::ids::ROOT_INO;
 use xtfs_protocol::meta::{Caller, MetaOp, SetAttr};
 use xtfs_protocol::object::ObjectOp;
+use xtfs_protocol::transport::fault::{FaultPlan, FaultyConnector};
 
 const BOTH: OpenOptions = OpenOptions {
     read: true,
@@ -414,4 +415,32 @@ async fn bytes_that_were_sent_before_another_client_emptied_the_file_do_not_make
     vfs.open_file(&Caller::root(), ino, BOTH).await.unwrap();
     vfs.fsync(file.handle).await.unwrap();
     assert_eq!(cell.mrc.size(ino), 0);
+}
+
+#[tokio::test]
+async fn a_change_whose_session_ran_out_before_its_answer_is_not_made_twice() {
+    let cell = Cell::new(1);
+    let connector = FaultyConnector::new(cell.connector(), cell.env.clone());
+    let faults = connector.faults();
+    let options = ClientOptions {
+        attempt_deadline: Duration::from_millis(40),
+        ..cell.options()
+    };
+    let vfs = Vfs::open(Arc::new(connector), options).await.unwrap();
+    faults.set_plan(FaultPlan {
+        lost_reply_permille: 1000,
+        ..FaultPlan::default()
+    });
+    let made = || cell.mrc.count(|op| matches!(op, MetaOp::Mkdir { .. }));
+    let root = Caller::root();
+    let change = vfs.mkdir(&root, ROOT_INO, b"dir", 0o755);
+    let outage = async {
+        until(|| made() == 1).await;
+        cell.mrc.expire();
+        faults.set_plan(FaultPlan::default());
+    };
+    let (changed, ()) = futures_util::future::join(change, outage).await;
+    assert_eq!(changed.unwrap_err().code, Code::Io);
+    assert_eq!(made(), 1);
+    vfs.mkdir(&root, ROOT_INO, b"another", 0o755).await.unwrap();
 }

@@ -43,6 +43,10 @@ const IN_FLIGHT_MAX: usize = 512;
 /// Most requests on their way to one OSD at a time.
 const OSD_IN_FLIGHT_MAX: usize = 128;
 
+/// Nobody knows any more what became of a request: the session that it belonged to is over.
+const OUTCOME_UNKNOWN: &str =
+    "the session ended before the MRC answered: what became of the request is not known";
+
 /// A server and the requests that it may still be sent.
 #[derive(Clone)]
 struct Way {
@@ -181,6 +185,8 @@ impl Session {
         let number = is_change(&op).then(|| self.numbers.next());
         let sequence = number.as_ref().map_or(0, numbers::Number::value);
         let mut attempt = 0;
+        // An attempt without an answer may have been carried out.
+        let mut uncertain = false;
         loop {
             let session = self.current().id;
             let request = Request::Meta {
@@ -205,8 +211,16 @@ impl Session {
             match retry::decide(&error, attempt) {
                 Step::Fail => return Err(error),
                 Step::NewSession if matches!(op, MetaOp::CloseSession) => return Err(error),
-                Step::NewSession => self.reopen(session, deadline).await?,
-                Step::Again(pause) => self.wait(pause, deadline, "mrc", error).await?,
+                Step::NewSession => {
+                    self.reopen(session, deadline).await?;
+                    if uncertain && has_one_effect(&op) && self.current().id != session {
+                        return Err(Error::new(Code::Io, OUTCOME_UNKNOWN));
+                    }
+                }
+                Step::Again(pause) => {
+                    uncertain |= matches!(error.code, Code::TimedOut | Code::Unreachable);
+                    self.wait(pause, deadline, "mrc", error).await?;
+                }
             }
             attempt += 1;
         }
@@ -384,6 +398,19 @@ pub(crate) async fn within<T>(deadline: Instant, work: impl Future<Output = T>) 
     tokio::time::timeout_at(deadline, work)
         .await
         .map_err(|_| Error::new(Code::TimedOut, "waiting for another operation"))
+}
+
+/// Must the operation not be done a second time in a session that knows nothing of the first? What
+/// a client tells of its own files may.
+fn has_one_effect(op: &MetaOp) -> bool {
+    let may_repeat = matches!(
+        op,
+        MetaOp::Update { .. }
+            | MetaOp::Release { .. }
+            | MetaOp::TruncateDone { .. }
+            | MetaOp::TakeBack { .. }
+    );
+    is_change(op) && !may_repeat
 }
 
 /// Does the operation change something that must not be done twice?

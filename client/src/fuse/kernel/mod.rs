@@ -1,8 +1,8 @@
 //! The kernel's side of FUSE: requests are read from `/dev/fuse` and answered there.
 //!
 //! Messages are what the kernel's public header for FUSE says, in the machine's byte order. This is
-//! spoken here rather than through a library because file locks need two things that none of the
-//! libraries for Rust passes on: whether a lock is of a range or of the whole file, and that the
+//! spoken here rather than through a library because file locks need two things that the library
+//! used before (fuser 0.18) does not pass on: whether a lock is of a range or of the whole file, and that the
 //! waiting process was interrupted.
 //!
 //! What always holds:
