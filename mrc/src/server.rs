@@ -366,7 +366,9 @@ impl Shared {
         } else {
             volume.read(op, parts)?
         };
-        if let Some(ino) = looks_at(&reply)
+        // A writer that tells what it wrote is to hear of its own place, not of what came behind it.
+        if !matches!(op, MetaOp::Update { .. })
+            && let Some(ino) = looks_at(&reply)
             && self.expose(volume, ino, session).await
         {
             mark = volume.leases.mark();
@@ -483,7 +485,7 @@ impl Shared {
         }
         let mut waiting = Waiting::default();
         for ino in touched {
-            let open = volume.openers(*ino, by).into_iter().map(|(id, _)| id);
+            let open = volume.openers(*ino, by);
             let told = volume.leases.recall(*ino, by, open, &mut waiting);
             self.push_recalls(volume, *ino, told);
         }

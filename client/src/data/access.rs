@@ -231,7 +231,9 @@ impl Inner {
             &opened,
             (self.session.restarts(), kept),
         );
-        state.through |= opened.entry.lease.kind == LeaseKind::Read;
+        // A recall may have overtaken this reply: then it was meant for this open file.
+        state.through |=
+            opened.entry.lease.kind == LeaseKind::Read || self.was_recalled_since(mark);
         if state.file.is_some_and(|known| known != file) {
             // What was learnt of the content before says nothing of this one.
             state.pending.allocated = 0;

@@ -64,16 +64,20 @@ impl Inner {
         if write.kill_set_id {
             self.kill_set_id(inode).await?;
         }
-        let mut write = write;
-        if file.append && !write.exact && inode.state.lock().through {
-            write.offset = self.append(inode, write.data.len() as u64).await?;
-            write.exact = true;
-        }
-        let written = {
-            let _turn = within(deadline, inode.turn.read()).await?;
-            self.insert(file, write, Delay::Maybe)?
+        let written = self.insert_in_turn(file, write, deadline).await?;
+        let written = match written {
+            Some(written) => written,
+            // Others append as well: the MRC says where.
+            None => {
+                let exact = Write {
+                    offset: self.append(inode, write.data.len() as u64).await?,
+                    exact: true,
+                    ..write
+                };
+                let written = self.insert_in_turn(file, exact, deadline).await?;
+                written.unwrap_or(0)
+            }
         };
-        let written = written.unwrap_or(0);
         if inode.state.lock().through {
             let sent = self.flush_inode(inode).await;
             file.take_error()?;
@@ -86,8 +90,20 @@ impl Inner {
         Ok(written)
     }
 
+    async fn insert_in_turn(
+        self: &Arc<Self>,
+        file: &File,
+        write: Write<'_>,
+        deadline: Instant,
+    ) -> Result<Option<u32>> {
+        let _turn = within(deadline, file.inode.turn.read()).await?;
+        self.insert(file, write, Delay::Maybe)
+    }
+
     /// Makes room at the end of a file to which others write as well; says where it begins.
-    async fn append(&self, inode: &Arc<Inode>, length: u64) -> Result<u64> {
+    async fn append(self: &Arc<Self>, inode: &Arc<Inode>, length: u64) -> Result<u64> {
+        // What this client appended before others looked at the file comes first.
+        self.flush_inode(inode).await?;
         let mark = self.mark();
         let op = MetaOp::Update {
             ino: inode.ino,
@@ -140,7 +156,8 @@ impl Inner {
     }
 
     /// Puts the bytes into the cache and starts sending objects that are complete.
-    /// None when it would have to be sent at once and that is not wanted.
+    /// None when it would have to be sent at once and that is not wanted, and when it belongs at the
+    /// end of a file to which others append: their last bytes may not be known here.
     fn insert(
         self: &Arc<Self>,
         file: &File,
@@ -160,15 +177,12 @@ impl Inner {
                     format!("inode {} is not open", inode.ino),
                 ));
             };
-            if state.through && delay == Delay::Only {
+            let appends = file.append && !write.exact;
+            if state.through && (appends || delay == Delay::Only) {
                 return Ok(None);
             }
             let layout = access.layout();
-            let offset = if file.append && !write.exact {
-                state.size()
-            } else {
-                write.offset
-            };
+            let offset = if appends { state.size() } else { write.offset };
             if offset.saturating_add(length) > SIZE_MAX {
                 return Err(Error::new(Code::TooLarge, format!("inode {}", inode.ino)));
             }

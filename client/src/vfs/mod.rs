@@ -392,6 +392,11 @@ impl Inner {
         !self.shared.load(Ordering::Relaxed)
     }
 
+    /// Has a recall come since then?
+    pub(crate) fn was_recalled_since(&self, mark: Mark) -> bool {
+        mark.clock < self.recall_mark.load(Ordering::Acquire)
+    }
+
     /// How long this client still has the volume to itself.
     fn alone(&self) -> Duration {
         self.alone_until.lock().map_or(Duration::ZERO, left)
@@ -436,6 +441,10 @@ impl Inner {
 
     /// Returns the lease on an inode after sending what is unsent.
     async fn recall(self: Arc<Self>, ino: Ino) {
+        // First, for replies that are on their way: who takes one in from here on knows.
+        self.shared.store(true, Ordering::Relaxed);
+        *self.alone_until.lock() = None;
+        self.recall_mark.fetch_max(self.advance(), Ordering::AcqRel);
         if let Some(inode) = self.inodes.get(ino) {
             // Nothing more is delayed behind what is unsent now. Where that is so already, there is
             // only what some write still waits for, perhaps until this recall is answered.
@@ -456,9 +465,6 @@ impl Inner {
             // Replies to what was asked before may not know of the change.
             state.changed_mark = self.advance();
         }
-        self.shared.store(true, Ordering::Relaxed);
-        *self.alone_until.lock() = None;
-        self.recall_mark.fetch_max(self.advance(), Ordering::AcqRel);
         let invalidate = self.invalidate.read().clone();
         if let Some(invalidate) = invalidate {
             let work = self.session.env.blocking(move || invalidate.inode(ino));
