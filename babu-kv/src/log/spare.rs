@@ -27,6 +27,11 @@ const AHEAD_FIRST: u64 = 1 << 20;
 /// Zeros in a segment for each sync of the one before: a few blocks, because a sync may serve many
 /// writers.
 const AHEAD_PER_SYNC: u64 = 16 << 10;
+/// The part of the free space that zeros may take: on a disk that is nearly full it is needed for
+/// more than speed.
+const AHEAD_SHARE: u64 = 256;
+/// Zeros come in whole blocks.
+const BLOCK_BYTES: u64 = 4 << 10;
 /// Zeros that are written and synced at once, so that other syncs need not wait long for the disk.
 const PIECE_BYTES: u64 = 1 << 20;
 
@@ -118,12 +123,23 @@ impl Spares {
         let number = self.next.fetch_add(1, Relaxed);
         let path = self.dir.join(format::segment_name(number));
         let file = self.fs.open(&path, Open::CreateNew).at("create", &path)?;
+        let ahead = ahead.min(self.room(ahead));
         let ahead = self.write_ahead(&*file, ahead).at("write", &path);
         let ahead = ahead.inspect_err(|_| {
             // It must not be used: what a sync has lost stays lost.
             let _ = self.fs.remove(&path);
         })?;
         Ok(Arc::new(Segment::new(number, path, file, ahead)))
+    }
+
+    /// How many zeros the disk has room for, where some are wanted.
+    fn room(&self, wanted: u64) -> u64 {
+        if wanted == 0 {
+            return 0;
+        }
+        // A disk that does not tell its room gets none.
+        let free = self.fs.space(&self.dir).map_or(0, |space| space.free_bytes);
+        free / AHEAD_SHARE / BLOCK_BYTES * BLOCK_BYTES
     }
 
     /// Writes so many zeros, if there is room; gives how many.
@@ -272,14 +288,30 @@ mod tests {
     }
 
     #[test]
-    fn without_room_for_zeros_a_segment_is_made_without_them() {
-        let memory = MemoryFs::new();
-        memory.create_dir_all(Path::new(DIR)).unwrap();
-        memory.set_capacity(Some(AHEAD_FIRST - 1));
-        let spares = Spares::new(Arc::new(memory.clone()), DIR.into(), 7, AHEAD_FIRST);
+    fn zeros_take_a_small_part_of_the_room_that_is_left() {
+        for (free, ahead) in [(1 << 40, AHEAD_FIRST), (8 << 20, 32 << 10), (1 << 19, 0)] {
+            let memory = MemoryFs::new();
+            memory.create_dir_all(Path::new(DIR)).unwrap();
+            memory.set_capacity(Some(free));
+            let spares = Spares::new(Arc::new(memory.clone()), DIR.into(), 7, AHEAD_FIRST);
+            spares.prepare().unwrap();
+            assert_eq!(spares.take(None).unwrap().ahead, ahead, "{free} bytes free");
+            assert_eq!(memory.used_bytes(), ahead);
+        }
+    }
+
+    #[test]
+    fn a_segment_for_whose_zeros_the_room_went_meanwhile_is_made_without_them() {
+        let (spares, fs) = spares();
+        let fault = Fault {
+            at: 1,
+            count: 1,
+            kind: ErrorKind::StorageFull,
+            changes_only: true,
+        };
+        fs.arm(Some(fault));
         spares.prepare().unwrap();
         assert_eq!(spares.take(None).unwrap().ahead, 0);
-        assert_eq!(memory.used_bytes(), 0);
     }
 
     /// A checkpoint makes one ahead while the database is closed.

@@ -73,6 +73,7 @@ fn a_disk_with_no_byte_left_damages_nothing() {
 #[test]
 fn deleting_everything_gives_everything_back() {
     let fs = MemoryFs::new();
+    fs.set_capacity(Some(8 << 20));
     let store = open(&fs);
     for number in 0..20 {
         write(object(1, number), 0, noise(number, 60_000))
