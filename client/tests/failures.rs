@@ -444,3 +444,16 @@ async fn a_change_whose_session_ran_out_before_its_answer_is_not_made_twice() {
     assert_eq!(made(), 1);
     vfs.mkdir(&root, ROOT_INO, b"another", 0o755).await.unwrap();
 }
+
+#[tokio::test]
+async fn osds_put_the_writes_of_one_client_in_order_over_a_change_of_its_session() {
+    let cell = Cell::new(1);
+    let vfs = cell.client().await;
+    let file = create(&vfs, "file").await;
+    write(&vfs, file, 0, b"one").await;
+    vfs.fsync(file.handle).await.unwrap();
+    cell.mrc.expire();
+    write(&vfs, file, 0, b"two").await;
+    vfs.fsync(file.handle).await.unwrap();
+    assert_eq!(cell.osds[0].state.lock().clients.len(), 1);
+}

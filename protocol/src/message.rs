@@ -50,7 +50,8 @@ pub enum Reply {
 /// What identifies a call.
 #[derive(Archive, Serialize, Deserialize, Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct CallHeader {
-    /// The session it belongs to; all zeros where none is needed.
+    /// The session it belongs to; for an OSD, what names the client in all its sessions; all zeros
+    /// where none is needed.
     pub session: SessionId,
     /// Number of the changing request within the session, counted from 1. 0: it changes nothing.
     /// The same number again gets the first answer from an MRC and has no second effect. Of writes

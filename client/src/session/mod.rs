@@ -92,6 +92,8 @@ pub(crate) struct Session {
     osds: Mutex<BTreeMap<ServiceId, Way>>,
     trace: AtomicU64,
     object_changes: AtomicU64,
+    /// Names this client to the OSDs, which put its writes in order; the same in every session.
+    writer: SessionId,
     closed: AtomicBool,
     boot: Mutex<Boot>,
 }
@@ -135,6 +137,7 @@ impl Session {
             lost_lock: OnceLock::new(),
             osds: Mutex::new(BTreeMap::new()),
             object_changes: AtomicU64::new(0),
+            writer: SessionId::from_random(options.env.random()),
             closed: AtomicBool::new(false),
             boot: Mutex::default(),
         };
@@ -304,8 +307,8 @@ impl Session {
                 self.osds.lock().entry(osd).or_insert_with(way).clone()
             }
         };
-        let session = self.current().id;
-        // A new number for each attempt: one that comes late must not undo what was sent after it.
+        // A new number for each attempt: one that comes late must not undo what was sent after it,
+        // also not after a change of the session.
         let sequence = match op {
             ObjectOp::Write { .. } | ObjectOp::PunchHole { .. } => {
                 self.object_changes.fetch_add(1, Ordering::Relaxed) + 1
@@ -315,7 +318,7 @@ impl Session {
         let answer = self
             .attempt(
                 &way,
-                session,
+                self.writer,
                 sequence,
                 Request::Object(op),
                 payload,

@@ -464,6 +464,8 @@ pub struct OsdState {
     pub answers_held: Option<(Kind, Arc<Semaphore>)>,
     /// Calls that wait for it or did.
     pub waited: usize,
+    /// Who called.
+    pub clients: BTreeSet<SessionId>,
 }
 
 fn written(state: &OsdState, allocated_delta: i64) -> ObjectReply {
@@ -479,6 +481,7 @@ impl Service for FakeOsd {
         let Request::Object(op) = call.request else {
             return Answer::new(Err(Code::Protocol.into()));
         };
+        self.state.lock().clients.insert(call.header.session);
         let held = self.state.lock().held.clone();
         if let Some((kind, gate)) = held
             && kind(&op)

@@ -19,7 +19,7 @@ const RANGES_MAX: usize = 32;
 /// The place of a call among those of its client.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Turn {
-    /// The client's session.
+    /// Names the client, whatever session it has.
     pub session: SessionId,
     /// Larger than those of all calls sent before; 0 has no place.
     pub number: u64,
