@@ -229,12 +229,18 @@ impl Core {
         self.install(&edit, |_| ())
     }
 
-    /// Takes a full memtable from replay, and flushes the oldest when too many wait.
+    /// Takes a full memtable from replay, and flushes the oldest when too many wait. On a full disk
+    /// they go on waiting: no more than the log holds, which the process before held as well, and
+    /// whoever wants to make room has to open the database first.
     pub(crate) fn take_full(&self, full: Waiting) -> Result<()> {
         self.visible.store(full.memtable.sequence_max(), Release);
         self.change_state(|state| state.waiting.insert(0, full));
         while self.state().waiting.len() > self.options.memtables_waiting {
-            self.flush_oldest()?;
+            match self.flush_oldest() {
+                Ok(_) => {}
+                Err(Error::NoSpace { .. }) => break,
+                Err(error) => return Err(error),
+            }
         }
         Ok(())
     }
@@ -256,7 +262,12 @@ impl Core {
                 dropped: dropped.clone(),
                 ..Edit::default()
             };
-            self.install(&edit, |_| ())?;
+            match self.install(&edit, |_| ()) {
+                Ok(()) => {}
+                // They go with the next flush, before the log that drops them.
+                Err(Error::NoSpace { .. }) => return Ok(()),
+                Err(error) => return Err(error),
+            }
         }
         dropped.iter().for_each(|n| self.indices.forgotten(*n));
         Ok(())

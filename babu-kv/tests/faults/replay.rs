@@ -96,6 +96,30 @@ fn a_log_larger_than_the_memtables_is_flushed_as_it_is_read() {
 }
 
 #[test]
+fn a_log_larger_than_the_memtables_is_opened_on_a_full_disk() {
+    let memory = large_log();
+    memory.set_capacity(Some(memory.used_bytes()));
+    let options = reader(Arc::new(memory.clone()));
+    let database = Database::open(path(), options.clone()).unwrap();
+    assert_eq!(database.stats().flushes, 0);
+    expect_all(&database);
+    drop(database);
+    let database = Database::open(path(), options.clone()).unwrap();
+    expect_all(&database);
+    memory.set_capacity(None);
+    write(&database).unwrap();
+    database.flush().unwrap();
+    assert_eq!(database.stats().memtables_waiting, 0);
+    database.close().unwrap();
+    let database = Database::open(path(), options).unwrap();
+    let index = database.index(INDICES[0]).unwrap();
+    assert!(database.get(&index, b"after").unwrap().is_some());
+    let names = database.indices();
+    assert!(names.iter().all(|index| index.name() != "dropped"));
+    database.verify().unwrap();
+}
+
+#[test]
 fn open_reads_no_table() {
     let faulty = FaultyFs::new(Arc::new(MemoryFs::new()));
     let options = Options {
